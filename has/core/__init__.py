@@ -1,0 +1,1 @@
+"""Nouns of the field: frozen, without I/O, clocks or randomness."""

@@ -1,0 +1,219 @@
+"""A deployment: the configuration PC = (alloc, B, s) and all it implies (`best.yaml`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from has.core.noun import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Noun,
+    PositiveFloat,
+    PositiveInt,
+    Share,
+    SmPercent,
+)
+from has.core.slo import Slo
+
+Topology = Literal["disaggregated", "e_pd", "monolithic"]
+POOLS: dict[str, tuple[str, ...]] = {
+    "disaggregated": ("encode", "prefill", "decode"),
+    "e_pd": ("encode", "prefill_decode"),
+    "monolithic": ("all",),
+}
+"""The pools of each topology, in the order figures and files list them."""
+
+
+class Alloc(Noun):
+    """GPUs of each pool. Exactly the pools of the topology are set; the others stay None."""
+
+    encode: PositiveInt | None = None
+    prefill: NonNegativeInt | None = None
+    decode: PositiveInt | None = None
+    prefill_decode: PositiveInt | None = None
+    all: PositiveInt | None = None
+
+    def __getitem__(self, pool: str) -> int:
+        value: int | None = getattr(self, pool)
+        if value is None:
+            raise KeyError(pool)
+        return value
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+    @property
+    def total(self) -> int:
+        return sum(self[pool] for pool in self.pools)
+
+
+class TensorParallel(Noun):
+    """GPUs of one worker, per pool. `local_prefill` is how many encode GPUs one local prefill spans."""
+
+    encode: Literal[1] | None = None
+    prefill: PositiveInt | None = None
+    decode: PositiveInt | None = None
+    local_prefill: PositiveInt | None = None
+    prefill_decode: PositiveInt | None = None
+    all: PositiveInt | None = None
+
+
+class SmRow(Noun):
+    """While `batch` requests (or more, up to the next row) are encoded, encode holds this share."""
+
+    batch: PositiveInt
+    encode_sm: SmPercent
+
+
+class Deployment(Noun):
+    """Everything a runtime or the simulator needs to know about a configuration.
+
+    Shapes: `alloc` sums to `gpus`; pool sizes are multiples of their tensor parallelism.
+    `prefill_offload` is s, the exact decimal share of prefills sent to the remote pool; s = 0
+    exactly when there is no remote pool. Absent `sm_table` means: derive it from the profile.
+    """
+
+    version: Literal[1]
+    model: Annotated[str, Field(min_length=1)]
+    topology: Topology
+    gpus: PositiveInt
+    alloc: Alloc
+    tensor_parallel: TensorParallel = TensorParallel()
+    encode_batch: PositiveInt | None = None
+    prefill_offload: Share | None = None
+    offload_unit: Literal["request", "token"] = "request"
+    fill_probability: Share = 0.6
+    encode_slowdown_budget: NonNegativeFloat = 0.2
+    sm_table: Literal["streams"] | Annotated[tuple[SmRow, ...], Field(strict=False, min_length=1)] | None = (
+        None
+    )
+    rate: PositiveFloat | None = None
+    slo: Slo
+    dtype: str | None = None
+    max_wait_ms: NonNegativeFloat | None = None
+    max_num_seqs: PositiveInt = 256
+    max_num_batched_tokens: PositiveInt | None = None
+    max_prefill_requests: PositiveInt | None = None
+    max_queue: PositiveInt | None = None
+    kv_tokens: PositiveInt | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    preprocess_workers: PositiveInt | None = None
+    dispatch: Literal["random", "round_robin", "shortest_queue"] = "random"
+    rate_estimate: Literal["known", "online"] | None = None
+    first_token: Literal["prefill", "decode"] = "prefill"
+    gpus_per_node: PositiveInt | None = None
+    hardware: dict[str, str] | None = None
+    evidence: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _shape(self) -> Self:
+        pools = POOLS[self.topology]
+        if set(self.alloc.pools) != set(pools):
+            raise ValueError(f"alloc: a {self.topology} deployment has the pools {', '.join(pools)}")
+        if self.alloc.total != self.gpus:
+            raise ValueError(f"gpus: must be the sum of alloc, {self.alloc.total}, not {self.gpus}")
+        extra = ("local_prefill",) if self.topology == "disaggregated" else ()
+        for name in type(self.tensor_parallel).model_fields:
+            if getattr(self.tensor_parallel, name) is not None and name not in pools + extra:
+                raise ValueError(f"tensor_parallel.{name}: a {self.topology} deployment has no such pool")
+        for pool in pools:
+            if self.alloc[pool] % self.tp(pool):
+                raise ValueError(
+                    f"alloc.{pool}: {self.alloc[pool]} is no multiple of tensor_parallel.{pool} = {self.tp(pool)}"
+                )
+            if self.gpus_per_node and self.gpus_per_node % self.tp(pool):
+                raise ValueError(
+                    f"tensor_parallel.{pool}: {self.tp(pool)} would cross nodes of {self.gpus_per_node} GPUs"
+                )
+        if self.topology == "monolithic":
+            self._absent("encode_batch", "prefill_offload", "sm_table")
+        else:
+            self._present("encode_batch")
+        if self.topology == "e_pd":
+            self._absent("prefill_offload", "sm_table")
+        if self.topology == "disaggregated":
+            self._present("prefill_offload")
+            self._offload_shape()
+        if isinstance(self.sm_table, tuple):
+            batches = [row.batch for row in self.sm_table]
+            if len(set(batches)) != len(batches):
+                raise ValueError("sm_table: a batch stands twice")
+        return self
+
+    def _offload_shape(self) -> None:
+        share = self.offload_fraction
+        if (share * 10**6).denominator != 1:
+            raise ValueError("prefill_offload: at most six decimals")
+        if (share == 0) != (self.alloc["prefill"] == 0):
+            raise ValueError(
+                "prefill_offload: must be 0 exactly when alloc.prefill is 0"
+                f" (offload {float(share)}, prefill {self.alloc['prefill']})"
+            )
+        if share < 1 and self.alloc["encode"] % self.local_prefill_span:
+            raise ValueError(
+                f"alloc.encode: {self.alloc['encode']} is no multiple of tensor_parallel.local_prefill"
+                f" = {self.local_prefill_span}, which local prefill (prefill_offload < 1) needs"
+            )
+
+    def _absent(self, *fields: str) -> None:
+        for field in fields:
+            if getattr(self, field) is not None:
+                raise ValueError(f"{field}: a {self.topology} deployment has none")
+
+    def _present(self, *fields: str) -> None:
+        for field in fields:
+            if getattr(self, field) is None:
+                raise ValueError(f"{field}: required for a {self.topology} deployment")
+
+    def tp(self, pool: str) -> int:
+        """GPUs of one worker of `pool`."""
+        return getattr(self.tensor_parallel, pool) or 1
+
+    def workers(self, pool: str) -> int:
+        """Workers of `pool`: its GPUs over its tensor parallelism."""
+        return self.alloc[pool] // self.tp(pool)
+
+    @property
+    def local_prefill_span(self) -> int:
+        """Encode GPUs that one local prefill occupies."""
+        return self.tensor_parallel.local_prefill or self.tp("prefill")
+
+    @property
+    def offload_fraction(self) -> Fraction:
+        """s, exact: a float means its shortest decimal, not its binary neighbour."""
+        return Fraction(Decimal(repr(self.prefill_offload or 0.0)))
+
+    @property
+    def max_wait_s(self) -> float | None:
+        return None if self.max_wait_ms is None else self.max_wait_ms / 1e3
+
+    @property
+    def prefill_token_budget(self) -> int:
+        """Tokens of one prefill step (disaggregated) or iteration (the others)."""
+        return self.max_num_batched_tokens or (8192 if self.topology == "disaggregated" else 2048)
+
+    @property
+    def preprocess_servers(self) -> int:
+        return self.preprocess_workers or self.gpus
+
+    @property
+    def label(self) -> str:
+        """Short name as the field writes it: `2E2P4D B4 s0.5`, `2E6PD B4`, `8M`."""
+        if self.topology == "monolithic":
+            return f"{self.alloc['all']}M"
+        if self.topology == "e_pd":
+            return f"{self.alloc['encode']}E{self.alloc['prefill_decode']}PD B{self.encode_batch}"
+        split = "".join(f"{self.alloc[pool]}{pool[0].upper()}" for pool in POOLS["disaggregated"])
+        return f"{split} B{self.encode_batch} s{self.prefill_offload:g}"
+
+    def digest(self) -> str:
+        """Identity of the configuration: a hash of all fields but the evidence."""
+        fields = self.model_dump(mode="json", exclude={"evidence"}, exclude_none=True)
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
