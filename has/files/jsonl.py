@@ -1,0 +1,80 @@
+"""JSON, strictly; and JSON lines as an append-only log that survives a crash at any instant."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from has.errors import InputError
+from has.files.reading import read_bytes
+
+
+def parse_json(text: str, where: str = "argument") -> Any:
+    """One JSON document; a key twice, NaN and infinities are errors."""
+    try:
+        return json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        cut = error.pos >= len(text.rstrip())
+        raise InputError(
+            f"is not JSON: {place}: {error.msg}",
+            where=where,
+            mend="the file may have been cut off" if cut else "check quotes, commas and brackets there",
+        ) from None
+    except RecursionError:
+        raise InputError("is nested too deeply", where=where) from None
+    except InputError as error:
+        raise error.at(where) from None
+    except ValueError as error:
+        raise InputError(f"holds a number that cannot be read: {error}", where=where) from None
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"the key {twice} stands twice", field=twice, mend="keep one of the two")
+    return mapping
+
+
+def _no_constant(name: str) -> Any:
+    raise InputError(f"{name} is no number", value=name, allowed="a finite number")
+
+
+def append_line(path: str | Path, obj: Any) -> None:
+    """Append `obj` as one line of JSON and wait until the disk holds it.
+
+    The line goes out in a single write, so a crash can tear only the last one; NaN is refused.
+    """
+    path = Path(path)
+    line = json.dumps(obj, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        while line:
+            line = line[os.write(descriptor, line) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: str | Path, repair: bool = False) -> list[Any]:
+    """All objects of a log. A last line that a crash tore is skipped; `repair` also cuts it off the file.
+
+    A damaged line anywhere else raises InputError: no crash of ours leaves one.
+    """
+    raw = read_bytes(path)
+    whole, newline, torn = raw.rpartition(b"\n")
+    kept = whole + newline
+    objects = []
+    for number, line in enumerate(whole.split(b"\n") if kept else [], 1):
+        try:
+            objects.append(parse_json(line.decode(), f"{path}, line {number}"))
+        except UnicodeDecodeError:
+            raise InputError("is not UTF-8 text", where=f"{path}, line {number}") from None
+    if torn and repair:
+        os.truncate(path, len(kept))
+    return objects

@@ -1,0 +1,52 @@
+"""Bytes and text of an input file, with errors a person can act on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from has.errors import InputError
+
+
+def existing(path: str | Path) -> Path:
+    """`path`, known to be a file that is there."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise InputError("is a folder, not a file", where=str(path), mend="name the file inside it")
+        if not path.exists():
+            raise InputError("no such file", where=str(path), mend="check the spelling of the path")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot be looked up: {error}", where=repr(str(path))) from error
+    return path
+
+
+def read_bytes(path: str | Path) -> bytes:
+    path = existing(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+
+
+def read_text(path: str | Path) -> str:
+    """UTF-8 text; a byte order mark is allowed and dropped."""
+    raw = read_bytes(path)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"is not UTF-8 text (byte 0x{raw[error.start]:02x} in line {line})",
+            where=str(path),
+            mend="save it as UTF-8; a binary file does not belong here",
+        ) from None
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise InputError(
+            f"is not text: line {line} holds a zero byte",
+            where=str(path),
+            mend="name a text file; a binary file does not belong here",
+        )
+    return text

@@ -1,0 +1,250 @@
+"""Tables: CSV, JSON lines and Parquet in, CSV and Parquet out.
+
+Reading is strict. Every row has every column of the header, a header names no column twice, and a
+number is a number: `nan`, `inf`, ` 12 `, `1_000` and `0x10` are errors that name line and column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from has.errors import InputError
+from has.files.atomic import replace_atomic, write_atomic
+from has.files.jsonl import parse_json
+from has.files.reading import existing, read_text
+
+Rows = list[dict[str, Any]]
+ENDINGS = (".csv", ".jsonl", ".parquet")
+
+_INTEGER = re.compile(r"[-+]?\d{1,300}", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+
+
+def read_rows(path: str | Path, text_columns: Sequence[str] = ()) -> tuple[list[str], Rows]:
+    """Column names and rows of a table, by its ending. An empty cell is None.
+
+    In a CSV every column but `text_columns` must hold numbers. Raises InputError with the row
+    (`rows.3` is the fourth; for text files the line too).
+    """
+    path = existing(path)
+    match path.suffix.lower():
+        case ".csv":
+            return _read_csv(path, text_columns)
+        case ".jsonl":
+            return _read_jsonl(path)
+        case ".parquet":
+            table = read_parquet(path)
+            return list(table.column_names), table.to_pylist()
+    raise InputError(
+        f"unknown kind of table: {path.suffix or 'no ending'}",
+        where=str(path),
+        allowed="a file ending in " + ", ".join(ENDINGS),
+    )
+
+
+def line_of(path: Path, row: int) -> str:
+    """How people find row `row` (from 0) of a table: by its line, where it has one."""
+    match path.suffix.lower():
+        case ".csv":
+            return f"line {row + 2}"
+        case ".jsonl":
+            return f"line {row + 1}"
+    return f"row {row}, counted from 0"
+
+
+def _read_csv(path: Path, text_columns: Sequence[str]) -> tuple[list[str], Rows]:
+    text = read_text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: Rows = []
+    columns: list[str] = []
+    try:
+        for cells in reader:
+            if not cells:
+                continue
+            if not columns:
+                columns = _header(path, cells)
+                continue
+            line = reader.line_num
+            if len(cells) != len(columns):
+                cut = not text.endswith("\n") and line >= text.count("\n") + 1
+                raise InputError(
+                    f"line {line} has {len(cells)} values for {len(columns)} columns",
+                    where=str(path),
+                    field=f"rows.{len(rows)}",
+                    value=",".join(cells),
+                    mend="the file may have been cut off; write it anew"
+                    if cut
+                    else "give every column a value",
+                )
+            rows.append(
+                {
+                    name: (cell or None)
+                    if name in text_columns
+                    else _number(path, cell, name, len(rows), line)
+                    for name, cell in zip(columns, cells, strict=True)
+                }
+            )
+    except csv.Error as error:
+        raise InputError(f"line {reader.line_num} is not CSV: {error}", where=str(path)) from None
+    if not columns:
+        raise InputError(
+            "is empty", where=str(path), mend="write a header line with the names of the columns"
+        )
+    return columns, rows
+
+
+def _header(path: Path, cells: list[str]) -> list[str]:
+    for name in cells:
+        if cells.count(name) > 1:
+            raise InputError(
+                "the header names a column twice", where=str(path), field=name, value=name, mend="keep one"
+            )
+    return cells
+
+
+def _number(path: Path, cell: str, name: str, row: int, line: int) -> int | float | None:
+    if cell == "":
+        return None
+    if _INTEGER.fullmatch(cell):
+        return int(cell)
+    if _FLOAT.fullmatch(cell) and math.isfinite(value := float(cell)):
+        return value
+    raise InputError(
+        f"must be a finite number (line {line})",
+        where=str(path),
+        field=f"rows.{row}.{name}",
+        value=cell,
+        allowed="a finite number",
+    )
+
+
+def _read_jsonl(path: Path) -> tuple[list[str], Rows]:
+    columns: dict[str, None] = {}
+    rows: Rows = []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        row = parse_json(line, f"{path}, line {number}")
+        if not isinstance(row, dict):
+            raise InputError(
+                f"line {number} is no JSON object", where=str(path), field=f"rows.{len(rows)}", value=row
+            )
+        columns |= dict.fromkeys(row)
+        rows.append(row)
+    return list(columns), rows
+
+
+def read_parquet(path: Path) -> Any:
+    """A pyarrow Table; damaged files raise InputError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    existing(path)
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(
+            f"is not a Parquet file that can be read: {str(error).splitlines()[0][:160]}",
+            where=str(path),
+            mend="the file may have been cut off, or be of another kind; write it anew",
+        ) from None
+    names = table.column_names
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError("a column stands twice", where=str(path), field=twice, value=twice)
+    return table
+
+
+def numbers(rows: Iterator[Mapping[str, Any]] | Rows, integer_columns: Sequence[str]) -> Rows:
+    """Rows without empty cells; 8.0 in a column of integers is 8.
+
+    Tables written by data-frame libraries turn a column of integers into floats as soon as one
+    cell is empty, so a whole number counts as an integer there. 8.5 stays 8.5, for validation to refuse.
+    """
+
+    def cell(name: str, value: Any) -> Any:
+        whole = isinstance(value, float) and name in integer_columns and value.is_integer()
+        return int(value) if whole else value
+
+    return [{k: cell(k, v) for k, v in row.items() if v is not None} for row in rows]
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every key of the rows, in order of first appearance."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def save_table(table: Any, path: str | Path, columns: Sequence[str] | None = None) -> None:
+    """Write rows (mappings) or a data frame as CSV or Parquet, by the ending of `path`; atomic.
+
+    `columns` fixes names and order (needed when there may be no rows). Nested values (mappings,
+    lists) become JSON text. None and NaN are empty cells. Raises InputError for other endings.
+    """
+    path = Path(path)
+    rows = table.to_dict("records") if hasattr(table, "to_dict") else list(table)
+    names = list(columns) if columns is not None else columns_of(rows) or _frame_columns(table)
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        write_atomic(path, csv_text(names, ([_plain(row.get(name)) for name in names] for row in rows)))
+    elif suffix == ".parquet":
+        save_parquet(path, {name: [_plain(row.get(name)) for row in rows] for name in names})
+    else:
+        raise InputError(
+            f"unknown kind of table: {suffix or 'no ending'}",
+            where=str(path),
+            allowed="a file ending in .csv or .parquet",
+        )
+
+
+def csv_text(names: Sequence[str], rows: Iterator[Sequence[Any]] | Sequence[Sequence[Any]]) -> str:
+    """CSV with `\\n` line ends; None is empty, floats are the shortest decimals that read back the same."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def save_parquet(
+    path: Path, columns: Mapping[str, Any], metadata: Mapping[bytes, bytes] | None = None
+) -> None:
+    """Write columns (lists or arrays) with `metadata` in the schema; atomic."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = {name: _arrow(pa, values) for name, values in columns.items()}
+    table = pa.table(arrays)
+    if metadata:
+        table = table.replace_schema_metadata(dict(metadata))
+    replace_atomic(path, lambda temporary: pq.write_table(table, temporary))
+
+
+def _arrow(pa: Any, values: Any) -> Any:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        # Mixed kinds in one column: numbers become floats, anything else text.
+        if all(v is None or isinstance(v, int | float) for v in values):
+            return pa.array([None if v is None else float(v) for v in values])
+        return pa.array([None if v is None else str(v) for v in values])
+
+
+def _frame_columns(table: Any) -> list[str]:
+    return [str(name) for name in getattr(table, "columns", ())]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, ensure_ascii=False)
+    return value

@@ -1,0 +1,80 @@
+"""What a field may hold, in words, read off the noun that declares it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+
+def allowed(field: FieldInfo) -> str:
+    """`an integer of at least 1`, `one of request, token`, `a list of numbers`, …"""
+    return describe(field.annotation, tuple(field.metadata))
+
+
+def describe(annotation: Any, bounds: tuple[Any, ...] = ()) -> str:
+    """A type with its bounds, in words."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is typing.Annotated:
+        return describe(args[0], (*bounds, *args[1:]))
+    if annotation is types.NoneType:
+        return ""
+    if origin in (typing.Union, types.UnionType):
+        parts = [describe(arg, bounds) for arg in args if arg is not types.NoneType]
+        return "a number" if parts == ["an integer", "a number"] else " or ".join(parts)
+    if origin is Literal:
+        return args[0].__repr__() if len(args) == 1 else "one of " + ", ".join(map(str, args))
+    if annotation in (int, float):
+        return ("an integer" if annotation is int else "a number") + _range(bounds)
+    if origin is tuple:
+        inner = describe(args[0])
+        return f"a list of {len(args)}, each {inner}" if Ellipsis not in args else f"a list, each {inner}"
+    if origin is dict:
+        return f"a mapping of {describe(args[0])} to {describe(args[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "a mapping with the keys " + ", ".join(annotation.model_fields)
+    if isinstance(annotation, type) and hasattr(annotation, "__members__"):
+        return "one of " + ", ".join(str(member.value) for member in annotation)  # type: ignore[attr-defined]  # an Enum, by its __members__
+    return {str: "text", bool: "true or false"}.get(annotation, "a value")
+
+
+def _range(bounds: tuple[Any, ...]) -> str:
+    """Bounds as annotated_types carry them (`ge`, `gt`, `le`, `lt`), also inside pydantic's Field."""
+    found: dict[str, Any] = {}
+    for bound in bounds:
+        for item in bound.metadata if isinstance(bound, FieldInfo) else (bound,):
+            found |= {k: getattr(item, k) for k in ("ge", "gt", "le", "lt") if hasattr(item, k)}
+    low = f"at least {found['ge']}" if "ge" in found else f"above {found['gt']}" if "gt" in found else ""
+    high = f"at most {found['le']}" if "le" in found else f"below {found['lt']}" if "lt" in found else ""
+    if "ge" in found and "le" in found:
+        return f" from {found['ge']} to {found['le']}"
+    both = " and ".join(part for part in (low, high) if part)
+    return f" of {both}" if both.startswith("at") else f" {both}" if both else ""
+
+
+def model_at(cls: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel] | None:
+    """The noun that stands at `path` inside a `cls`, if one does."""
+    here: type[BaseModel] | None = cls
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = here.model_fields.get(part) if here else None
+        here = _model_in(field.annotation) if field else None
+    return here
+
+
+def field_at(cls: type[BaseModel], path: tuple[Any, ...]) -> FieldInfo | None:
+    """The declaration of the field at `path`; None for an element of a list or an undeclared key."""
+    if not path or not isinstance(path[-1], str):
+        return None
+    owner = model_at(cls, path[:-1])
+    return owner.model_fields.get(path[-1]) if owner else None
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
