@@ -1,0 +1,159 @@
+"""Every configuration of a search space, listed.
+
+The valid tuples are enumerated, never sampled from a box: the simplex of allocations and the rule
+"s = 0 exactly when there is no prefill pool" then hold by construction, and an acquisition is
+maximised by looking at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from has.core.deployment import POOLS, Deployment, Topology
+from has.core.space import OffloadRange, Range, SearchSpace
+
+MICRO = 10**6
+"""`Candidate.offload` counts millionths, so that s is exact."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """One point of the space, as small as it can be.
+
+    gpus     GPUs of each pool, in the order of `POOLS[topology]`
+    tp       GPUs of one worker, likewise
+    encode_batch  B; 0 for monolithic, which has none
+    offload  s in millionths; 0 where there is no prefill pool
+    """
+
+    topology: Topology
+    gpus: tuple[int, ...]
+    tp: tuple[int, ...]
+    encode_batch: int
+    offload: int
+
+    def pool(self, name: str) -> int:
+        return self.gpus[POOLS[self.topology].index(name)]
+
+    def pool_tp(self, name: str) -> int:
+        return self.tp[POOLS[self.topology].index(name)]
+
+    @property
+    def total(self) -> int:
+        return sum(self.gpus)
+
+    @property
+    def share(self) -> float:
+        """s."""
+        return self.offload / MICRO
+
+    @property
+    def allocation(self) -> Allocation:
+        return (self.topology, self.gpus, self.tp)
+
+    @property
+    def label(self) -> str:
+        """As `Deployment.label`."""
+        if self.topology == "monolithic":
+            return f"{self.gpus[0]}M"
+        if self.topology == "e_pd":
+            return f"{self.gpus[0]}E{self.gpus[1]}PD B{self.encode_batch}"
+        split = "".join(f"{n}{pool[0].upper()}" for n, pool in zip(self.gpus, POOLS[self.topology], strict=True))
+        return f"{split} B{self.encode_batch} s{self.share:g}"
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `Deployment` that this point decides."""
+        pools = POOLS[self.topology]
+        decided: dict[str, Any] = {
+            "topology": self.topology,
+            "gpus": self.total,
+            "alloc": dict(zip(pools, self.gpus, strict=True)),
+            "tensor_parallel": dict(zip(pools, self.tp, strict=True)),
+        }
+        if self.topology != "monolithic":
+            decided["encode_batch"] = self.encode_batch
+        if self.topology == "disaggregated":
+            decided["prefill_offload"] = self.share
+        return decided
+
+
+Allocation = tuple[Topology, tuple[int, ...], tuple[int, ...]]
+"""Topology, GPUs per pool, GPUs per worker: what a candidate is without B and s."""
+
+
+def candidate_of(deployment: Deployment) -> Candidate:
+    """The point a deployment stands on (which a given space need not contain)."""
+    pools = POOLS[deployment.topology]
+    return Candidate(
+        topology=deployment.topology,
+        gpus=tuple(deployment.alloc[pool] for pool in pools),
+        tp=tuple(deployment.tp(pool) for pool in pools),
+        encode_batch=deployment.encode_batch or 0,
+        offload=int(deployment.offload_fraction * MICRO),
+    )
+
+
+def offload_values(offload: OffloadRange) -> tuple[int, ...]:
+    """min, min + step, … and max itself, in millionths."""
+    low, high, step = (round(Fraction(repr(v)) * MICRO) for v in (offload.min, offload.max, offload.step))
+    return tuple(sorted({*range(low, high + 1, step), high}))
+
+
+def enumerate_space(space: SearchSpace, gpus: int) -> list[Candidate]:
+    """Every valid candidate on exactly `gpus` GPUs, in a fixed order.
+
+    `alloc.encode` binds e_pd too; its PD pool and a monolith take whatever GPUs remain, at the
+    decode list of TP.
+    """
+    makers = {"disaggregated": _disaggregated, "e_pd": _e_pd, "monolithic": _monolithic}
+    return [point for topology in space.topologies for point in makers[topology](space, gpus)]
+
+
+def _disaggregated(space: SearchSpace, gpus: int) -> Iterator[Candidate]:
+    shares = offload_values(space.prefill_offload)
+    ranges = space.alloc
+    for encode in _within(ranges.encode, 1, gpus - 1):
+        for prefill in _within(ranges.prefill, 0, gpus - encode - 1):
+            decode = gpus - encode - prefill
+            if decode not in _within(ranges.decode, 1, gpus):
+                continue
+            for tp_prefill in space.tensor_parallel.prefill:
+                for tp_decode in space.tensor_parallel.decode:
+                    if prefill % tp_prefill or decode % tp_decode:
+                        continue
+                    for batch in space.encode_batch:
+                        for share in shares:
+                            if (share == 0) != (prefill == 0):
+                                continue
+                            if share < MICRO and encode % tp_prefill:
+                                continue  # a local prefill spans tp_prefill encode GPUs
+                            yield Candidate(
+                                "disaggregated",
+                                (encode, prefill, decode),
+                                (1, tp_prefill, tp_decode),
+                                batch,
+                                share,
+                            )
+
+
+def _e_pd(space: SearchSpace, gpus: int) -> Iterator[Candidate]:
+    for encode in _within(space.alloc.encode, 1, gpus - 1):
+        for tp in space.tensor_parallel.decode:
+            if (gpus - encode) % tp == 0:
+                for batch in space.encode_batch:
+                    yield Candidate("e_pd", (encode, gpus - encode), (1, tp), batch, 0)
+
+
+def _monolithic(space: SearchSpace, gpus: int) -> Iterator[Candidate]:
+    for tp in space.tensor_parallel.decode:
+        if gpus % tp == 0:
+            yield Candidate("monolithic", (gpus,), (tp,), 0, 0)
+
+
+def _within(bounds: Range | None, low: int, high: int) -> range:
+    if bounds is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return range(low, high + 1)
