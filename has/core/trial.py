@@ -98,3 +98,7 @@ class Trial:
     started_at: str
     duration_s: float
     telemetry: Mapping[str, Any] = field(default_factory=dict)
+    rate: float | None = None
+    """Requests per second offered while it was measured."""
+    kind: str = "search"
+    """Why it was run: search, audit, confirm, or baseline:<name>."""
