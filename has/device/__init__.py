@@ -1,0 +1,1 @@
+"""Devices: what work runs on, how long it takes there, and how one GPU is shared."""
