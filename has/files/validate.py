@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from has.errors import InputError
-from has.files.words import allowed, field_at, model_at
+from has.files.words import allowed, model_at
 
 NounT = TypeVar("NounT", bound=BaseModel)
 Path = tuple[str | int, ...]
@@ -40,6 +40,8 @@ class _Finding:
     value: Any = _ABSENT
     guessed: bool = False
     """Stems from one branch of a union; a finding deeper inside tells more."""
+    misspelt: str = ""
+    """The known key that an unknown one resembles: that it is missing, too, needs no saying."""
 
 
 def validate(cls: type[NounT], data: Any, where: str = "argument") -> NounT:
@@ -107,24 +109,25 @@ def _not_finite(data: Any, path: Path = ()) -> list[_Finding]:
 
 def _finding(cls: type[BaseModel], data: Any, error: ErrorDetails) -> _Finding:
     path, guessed = _real_path(data, error)
-    kind, message = error["type"], error["msg"]
-    field = field_at(cls, path)
-    may = allowed(field) if field is not None else ""
-    value = _at(data, path)
+    kind = error["type"]
+    may = allowed(cls, path)
     if kind == "extra_forbidden":
-        return _unknown_key(model_at(cls, path[:-1]), path, value)
+        return _unknown_key(model_at(cls, path[:-1]), path, error["input"])
     if kind == "missing":
         return _Finding(path, "is required", may, f"add {path[-1]}")
     if kind == "value_error":
         return _from_validator(data, path, str(error["ctx"]["error"]), guessed)
+    if "[key]" in error["loc"]:
+        return _Finding(path, "the key must be a number", "a number", value=path[-1])
     if kind == "invalid_key":
         return _Finding(path, "keys must be text", "text", value=path[-1])
     if kind in _TYPE_ERRORS:
-        shown = _TYPE_ERRORS[kind]
-        message = f"must be {shown}" + (f", not {_kind(error['input'])}" if _kind(error["input"]) else "")
-        return _Finding(path, message, may or shown, value=value, guessed=guessed)
-    message = message.replace("Input should be", "must be").replace("Tuple should have", "must have")
-    return _Finding(path, message[:1].lower() + message[1:], may, value=value, guessed=guessed)
+        found = _kind(error["input"])
+        shown = may if may and not may.startswith("a mapping with") else _TYPE_ERRORS[kind]
+        message = f"must be {shown}" + (f", not {found}" if found else "")
+        return _Finding(path, message, may or shown, value=_at(data, path), guessed=guessed)
+    message = error["msg"].replace("Input should be", "must be").replace("Tuple should have", "must have")
+    return _Finding(path, message[:1].lower() + message[1:], may, value=_at(data, path), guessed=guessed)
 
 
 _TYPE_ERRORS = {
@@ -177,7 +180,8 @@ def _unknown_key(owner: type[BaseModel] | None, path: Path, value: Any) -> _Find
     known = list(owner.model_fields) if owner else []
     close = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.6)
     mend = f"did you mean {close[0]}?" if close else f"remove {path[-1]}"
-    return _Finding(path, "unknown key", "the keys " + ", ".join(known), mend, value)
+    misspelt = close[0] if close else ""
+    return _Finding(path, "unknown key", "the keys " + ", ".join(known), mend, value, misspelt=misspelt)
 
 
 def _from_validator(data: Any, path: Path, message: str, guessed: bool) -> _Finding:
@@ -201,7 +205,7 @@ def _at(data: Any, path: Path) -> Any:
 
 
 def _tidy(findings: list[_Finding]) -> list[_Finding]:
-    """One finding a place; of a union's branches those that got deepest."""
+    """One finding a place; of a union's branches those that got deepest; misspelt keys first."""
     deepest = [
         f
         for f in findings
@@ -210,9 +214,10 @@ def _tidy(findings: list[_Finding]) -> list[_Finding]:
         )
     ]
     by_path: dict[Path, _Finding] = {}
-    for finding in deepest:
+    for finding in sorted(deepest, key=lambda f: not f.misspelt):
         by_path.setdefault(finding.path, finding)
-    return list(by_path.values())
+    meant = {(*f.path[:-1], f.misspelt) for f in deepest if f.misspelt}
+    return [finding for path, finding in by_path.items() if path not in meant]
 
 
 def _input_error(findings: list[_Finding], where: str) -> InputError:

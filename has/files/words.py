@@ -4,15 +4,46 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 
-def allowed(field: FieldInfo) -> str:
-    """`an integer of at least 1`, `one of request, token`, `a list of numbers`, …"""
-    return describe(field.annotation, tuple(field.metadata))
+def allowed(cls: type[BaseModel], path: Sequence[str | int]) -> str:
+    """What may stand at `path` inside a `cls`: `an integer of at least 1`, `one of request, token`, …
+
+    Empty where no such place is declared."""
+    declared = [_of_class(cls)]
+    for part in path:
+        declared = [step for place in declared for step in _inside(*place, part)]
+    return describe(*declared[0]) if declared else ""
+
+
+Declared = tuple[Any, tuple[Any, ...]]
+"""A type and its bounds."""
+
+
+def _of_class(cls: type[BaseModel]) -> Declared:
+    return cls, ()
+
+
+def _inside(annotation: Any, bounds: tuple[Any, ...], part: str | int) -> list[Declared]:
+    """What `annotation` declares for its field, element or value `part`, for every branch of a union."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is typing.Annotated:
+        return _inside(args[0], (), part)
+    if origin in (typing.Union, types.UnionType):
+        return [found for arg in args for found in _inside(arg, (), part)]
+    if origin is tuple and isinstance(part, int):
+        return [(args[0], ())]
+    if origin is dict:
+        return [(args[1], ())]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field = annotation.model_fields.get(str(part))
+        return [(field.annotation, tuple(field.metadata))] if field else []
+    return []
 
 
 def describe(annotation: Any, bounds: tuple[Any, ...] = ()) -> str:
@@ -55,23 +86,12 @@ def _range(bounds: tuple[Any, ...]) -> str:
     return f" of {both}" if both.startswith("at") else f" {both}" if both else ""
 
 
-def model_at(cls: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel] | None:
+def model_at(cls: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
     """The noun that stands at `path` inside a `cls`, if one does."""
-    here: type[BaseModel] | None = cls
+    declared = [_of_class(cls)]
     for part in path:
-        if isinstance(part, int):
-            continue
-        field = here.model_fields.get(part) if here else None
-        here = _model_in(field.annotation) if field else None
-    return here
-
-
-def field_at(cls: type[BaseModel], path: tuple[Any, ...]) -> FieldInfo | None:
-    """The declaration of the field at `path`; None for an element of a list or an undeclared key."""
-    if not path or not isinstance(path[-1], str):
-        return None
-    owner = model_at(cls, path[:-1])
-    return owner.model_fields.get(path[-1]) if owner else None
+        declared = [step for place in declared for step in _inside(*place, part)]
+    return next((model for annotation, _ in declared if (model := _model_in(annotation))), None)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

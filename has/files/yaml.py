@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -34,7 +34,7 @@ def parse_yaml(text: str, where: str = "argument") -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            _bound(node, where)
+            _check(loader, node, where)
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -44,35 +44,14 @@ def parse_yaml(text: str, where: str = "argument") -> Any:
         raise InputError(f"is not YAML text: {error}", where=where) from None
     except RecursionError:
         raise InputError("is nested too deeply", where=where, mend="write it flatter") from None
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"holds a number that cannot be read: {error}", where=where) from None
 
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[Any, int] = {}
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
-            try:
-                first = seen.setdefault(key, line)
-            except TypeError:
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be text or a number", key_node.start_mark
-                ) from None
-            if first is not line:
-                raise _DuplicateKey(key, first, key_node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-class _DuplicateKey(yaml.MarkedYAMLError):
-    def __init__(self, key: Any, first: int, mark: yaml.Mark) -> None:
-        super().__init__(problem=f"the key {key} stands twice (first in line {first})", problem_mark=mark)
-        self.key = key
 
 
 def _resolver(tag: str, pattern: str, first: Iterable[str]) -> None:
@@ -100,30 +79,34 @@ def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
 _Loader.add_constructor("tag:yaml.org,2002:int", _int)
 
 
-def _bound(node: yaml.Node, where: str) -> None:
-    """Refuse documents that are endless (an anchor inside itself) or too large once written out."""
+def _check(loader: _Loader, root: yaml.Node, where: str) -> None:
+    """Refuse a key that stands twice, and aliases that make the document endless or huge."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
-    def size(node: yaml.Node) -> int:
+    def size(node: yaml.Node, path: str) -> int:
         if isinstance(node, yaml.ScalarNode):
             return 1
         if id(node) in open_nodes:
             raise InputError(
-                f"an alias in line {node.start_mark.line + 1} refers to itself", where=where, mend="remove it"
+                f"an alias in line {node.start_mark.line + 1} refers to itself",
+                where=where,
+                field=path,
+                mend="remove it",
             )
         if id(node) not in sizes:
             open_nodes.add(id(node))
-            children = (
-                [part for pair in node.value for part in pair]
-                if isinstance(node, yaml.MappingNode)
-                else node.value
-            )
-            sizes[id(node)] = 1 + sum(size(child) for child in children)
+            if isinstance(node, yaml.MappingNode):
+                children = dict(
+                    zip(_keys(loader, node, path, where), (v for _, v in node.value), strict=True)
+                )
+            else:
+                children = dict(enumerate(node.value))
+            sizes[id(node)] = 1 + sum(size(v, f"{path}.{key}".lstrip(".")) for key, v in children.items())
             open_nodes.discard(id(node))
         return sizes[id(node)]
 
-    if (nodes := size(node)) > MAX_NODES:
+    if (nodes := size(root, "")) > MAX_NODES:
         raise InputError(
             f"stands for {nodes if nodes < 10**12 else 'over 10^12'} values once its aliases are written out",
             where=where,
@@ -132,12 +115,32 @@ def _bound(node: yaml.Node, where: str) -> None:
         )
 
 
+def _keys(loader: _Loader, node: yaml.MappingNode, path: str, where: str) -> list[Any]:
+    """The keys of a mapping, all different."""
+    lines: dict[Any, int] = {}
+    keys = []
+    for key_node, _ in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise InputError(f"line {line}: a key must be text or a number", where=where, field=path)
+        merge = key_node.tag == "tag:yaml.org,2002:merge"
+        key = "<<" if merge else loader.construct_object(key_node)
+        if key in lines:
+            raise InputError(
+                f"line {line}: the key {key} stands twice (first in line {lines[key]})",
+                where=where,
+                field=f"{path}.{key}".lstrip("."),
+                mend="keep one of the two",
+            )
+        lines[key] = line
+        keys.append(key)
+    return keys
+
+
 def _input_error(error: yaml.MarkedYAMLError, where: str, text: str) -> InputError:
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     problem = error.problem or error.context or "cannot be parsed"
-    if isinstance(error, _DuplicateKey):
-        return InputError(f"{place}{problem}", where=where, field=str(error.key), mend="keep one of the two")
     if "could not determine a constructor for the tag" in problem:
         problem, mend = (
             problem.replace("could not determine a constructor for", "not allowed:"),
@@ -152,13 +155,53 @@ def _input_error(error: yaml.MarkedYAMLError, where: str, text: str) -> InputErr
 
 
 class _Dumper(yaml.SafeDumper):
+    """Short collections on one line, long ones and the document itself as blocks."""
+
     def ignore_aliases(self, data: Any) -> bool:
         """Written out in full: nobody wants to read `*id001`."""
         return True
 
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        return _folded(super().represent_mapping(tag, mapping, flow_style))
+
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
+        return _folded(super().represent_sequence(tag, sequence, flow_style))
+
+    def serialize(self, node: yaml.Node) -> None:
+        if isinstance(node, yaml.CollectionNode):
+            node.flow_style = not node.value
+        super().serialize(node)
+
+
+ONE_LINE = 88
+
+CollectionT = TypeVar("CollectionT", bound=yaml.CollectionNode)
+
+
+def _folded(node: CollectionT) -> CollectionT:
+    node.flow_style = sum(_length(part) for part in _parts(node)) <= ONE_LINE
+    return node
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    return (
+        [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    )
+
+
+def _length(node: yaml.Node) -> int:
+    """Characters on one line; what is itself a block makes a block of what holds it."""
+    if not isinstance(node, yaml.CollectionNode):
+        return len(node.value) + 2
+    if node.value and not node.flow_style:
+        return ONE_LINE + 1
+    return 2 + sum(_length(part) for part in _parts(node))
+
 
 def _float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
-    """The shortest decimal that reads back the same; PyYAML's own 1e-07 would read back as text elsewhere."""
+    """The shortest decimal that reads back the same, also by readers of YAML 1.1, who want 1.0e-07."""
     text = repr(value)
     if "e" in text and "." not in text.partition("e")[0]:
         text = text.replace("e", ".0e")
@@ -166,18 +209,14 @@ def _float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(float, _float)
-# What the reader takes as text although YAML 1.1 readers would not (and the reverse) is quoted by the
-# dumper's own, stricter rules, and those are kept: files must read the same everywhere. To them come
-# numbers that only YAML 1.2 sees as such, which must be quoted when they are text.
-for _tag in ("int", "float"):
-    for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
-        for _name, _pattern in _resolvers:
-            if _name.endswith(f":{_tag}"):
-                _Dumper.add_implicit_resolver(_name, _pattern, [_first])
+# Text that looks like something else is quoted. PyYAML's own rules see to what YAML 1.1 readers would take
+# for a date or a truth value; to them come the numbers that only the reader above sees as such.
+for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
+    for _name, _pattern in _resolvers:
+        if _name.endswith((":int", ":float")):
+            _Dumper.add_implicit_resolver(_name, _pattern, [_first])
 
 
 def dump_yaml(obj: Any) -> str:
     """YAML text of plain mappings, lists and scalars, keys in the order given; `load_yaml` gives them back."""
-    return yaml.dump(
-        obj, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
-    )
+    return yaml.dump(obj, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)

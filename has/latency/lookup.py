@@ -90,7 +90,7 @@ def _plane(values: Floats, s: int, b0: int, b1: int, wb: float, t0: int, t1: int
         if wt != 0.0:
             other += wt * (values[s, b1, t1] - other)
         result += wb * (other - result)
-    return result
+    return float(result)
 
 
 @dataclass(frozen=True, slots=True)

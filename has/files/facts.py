@@ -1,0 +1,67 @@
+"""Facts that ship with HAS: GPUs and models, each with its sources and how sure they are."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from pathlib import Path
+from typing import Any
+
+from has.errors import InputError
+from has.files.jsonl import parse_json
+from has.files.reading import read_text
+
+FOLDER = Path(__file__).with_name("facts")
+
+
+@functools.cache
+def _load(path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = parse_json(read_text(path), str(path))
+    return facts
+
+
+def gpus() -> dict[str, dict[str, Any]]:
+    """GPU name → SMs, memory, bandwidth, dense TFLOPS, links, prices, sources, confidence."""
+    facts: dict[str, dict[str, Any]] = _load(FOLDER / "gpus.json")["gpus"]
+    return dict(facts)
+
+
+def gpu_efficiency() -> dict[str, Any]:
+    """GPU name → measured matrix-product and weight-streaming rates; `note` says how they were measured."""
+    return dict(_load(FOLDER / "gpus.json")["measured_efficiency"])
+
+
+def gpu(name: str) -> dict[str, Any]:
+    """Facts of one GPU; the name's case does not matter. Raises InputError, with the known names."""
+    return _find(gpus(), name, "GPU")
+
+
+@functools.cache
+def _models() -> dict[str, dict[str, Any]]:
+    return {(facts := _load(path))["name"]: facts for path in sorted((FOLDER / "models").glob("*.json"))}
+
+
+def models() -> dict[str, dict[str, Any]]:
+    """Model name → shapes of encoder, projector and LM, token rule, computed sizes, sources, Hugging Face ids."""
+    return dict(_models())
+
+
+def model(name: str) -> dict[str, Any]:
+    """Facts of one model, by its name here or its Hugging Face id, whatever the case. Raises InputError."""
+    by_id = {hf_id: facts for facts in _models().values() for hf_id in facts["huggingface"]}
+    return _find(models() | by_id, name, "model")
+
+
+def _find(known: dict[str, dict[str, Any]], name: str, what: str) -> dict[str, Any]:
+    folded = {key.casefold(): key for key in known}
+    key = folded.get(name.strip().casefold())
+    if key is not None:
+        return known[key]
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    raise InputError(
+        f"no facts are shipped for the {what} {name}",
+        field=what.lower(),
+        value=name,
+        allowed=", ".join(known),
+        mend=f"did you mean {folded[close[0]]}?" if close else "",
+    )

@@ -1,0 +1,21 @@
+"""Search spaces (`search_spaces/*.yaml`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from has.core.space import SearchSpace
+from has.files.atomic import write_atomic
+from has.files.plain import prune, short
+from has.files.validate import validate
+from has.files.yaml import dump_yaml, load_yaml
+
+
+def load_space(path: str | Path) -> SearchSpace:
+    """Raises InputError: file, field, value, what is allowed, the mend."""
+    return validate(SearchSpace, load_yaml(path), str(path))
+
+
+def save_space(space: SearchSpace, path: str | Path) -> None:
+    """Write it; atomic."""
+    write_atomic(path, dump_yaml(short(prune(space.model_dump(mode="python")))))
