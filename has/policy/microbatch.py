@@ -164,6 +164,12 @@ class MicroBatcher(Generic[T]):
                 return True
         return False
 
+    def clear(self) -> tuple[T, ...]:
+        """Take back all that waits, oldest first, as when the encoder is lost. Launches nothing."""
+        items = tuple(item for _, item in self._waiting)
+        self._waiting.clear()
+        return items
+
     def next_due_s(self) -> float | None:
         """When the batch is due as things stand (absolute, may lie in the past), or None: empty, or no rule says when.
 
