@@ -1,7 +1,7 @@
 """The CPU device: virtual GPUs that compute for real and end on a deadline.
 
-    table = nominal_table("tiny-image", bench)            # once per search, in the parent (see calibrate.py)
-    gpu = open_gpu(0, "tiny-image", nominal=table, seed=7)   # in each worker process, after host.settle()
+    table = nominal_table("tiny-image", has.models.bench.OPEN)   # once, in the parent; kept in the user's cache
+    gpu = open_gpu(0, "tiny-image", nominal=table, seed=7)       # in each worker process, after host.settle()
     embeddings, span = gpu.lanes["encode"].run(lambda: model.encode(batch), Work("encode", 4, 64, 40, ready_s))
 
 A lane starts a work when it became ready, or when the lane's previous work ended if that is later, but never
@@ -23,12 +23,15 @@ from typing import TypeVar
 from has.device import host
 from has.device import nominal as _nominal
 from has.device.base import Iteration, Span, Work
+from has.device.calibrate import nominal_table
 from has.device.device_model import VIRTUAL_GPU, DeviceModel
 from has.device.nominal import Nominal
 from has.device.progress import Progress
 from has.errors import InputError, RunError
 
 T = TypeVar("T")
+
+__all__ = ["CREDIT_S", "LANES", "Cancelled", "VirtualGpu", "VirtualLane", "nominal_table", "open_gpu"]
 
 CREDIT_S = 0.030
 """How far back a start may lie."""

@@ -59,7 +59,7 @@ class DeviceModel:
 
     name: str = "virtual-gpu-1"
     sm_count: int = 20
-    memory_bytes: int = 256 * 2**20
+    memory_bytes: int = 128 * 2**20
     jitter: float = 0.01
     encode: StageModel = StageModel("compute", least=0.32, full=512, oversubscribed=1.25, shared=0.15)
     prefill: StageModel = StageModel("compute", least=0.85, full=256, oversubscribed=1.35, shared=0.25)

@@ -27,7 +27,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def busy_cores(over_s: float = 0.2) -> float:
+def busy_cores(over_s: float = 0.5) -> float:
     """Cores that all processes of the machine together use now (0 where the system does not say)."""
     before = _jiffies()
     if before is None:
@@ -51,12 +51,12 @@ def _jiffies() -> tuple[int, int] | None:
 def total_share(asked: float | None = None) -> float:
     """Share of the machine's cores that eight virtual GPUs use together.
 
-    `asked`, else HAS_CPU_SHARE, else 0.8 (0.6 where other processes use more than a tenth of the cores).
+    `asked`, else HAS_CPU_SHARE, else 0.8 (0.6 where other processes use more than a fifth of the cores).
     Above 0.9 nothing is left for gateway and load, and paced stages miss their ends: refused.
     """
     value: object = asked if asked is not None else os.environ.get("HAS_CPU_SHARE")
     if value is None:
-        return BUSY_SHARE if busy_cores() > 0.1 * cores() else QUIET_SHARE
+        return BUSY_SHARE if busy_cores() > 0.2 * cores() else QUIET_SHARE
     try:
         share = float(value)  # type: ignore[arg-type]  # anything else is what the except is for
     except (TypeError, ValueError):

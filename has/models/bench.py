@@ -1,0 +1,115 @@
+"""Works to measure: callables that run one stage of a model on made-up input of a given size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from has.models.media import Grid, MediaInput
+from has.models.names import BUNDLED, PLACEHOLDER, Special
+from has.models.rules import ChunkRule, PixelGridRule, TileRule
+from has.models.slots import DecodeSlots
+from has.models.stage_model import PromptInput, StageModel, load_stage_model
+from has.models.tokens import token_rule
+
+OPEN: Final = "has.models.bench:open_bench"
+"""How a worker process is told to make a bench."""
+
+
+def unit_tokens(model: str) -> int:
+    """Media tokens of the smallest unit that `model` encodes: a tile, a temporal patch, a chunk."""
+    rule = token_rule(model)
+    if isinstance(rule, TileRule):
+        return rule.tile_tokens
+    if isinstance(rule, ChunkRule):
+        return rule.chunk_tokens
+    assert isinstance(rule, PixelGridRule)
+    side = rule.video_frame_px[0] // (rule.patch * rule.merge)
+    return side * side
+
+
+def made_up_media(model: str, tokens: int) -> MediaInput:
+    """One media item of at least `tokens` tokens (whole units), of noise."""
+    rule, kind = token_rule(model), BUNDLED[model]
+    units = max(1, -(-tokens // unit_tokens(model)))
+    noise = np.random.default_rng(0).standard_normal
+    grid = Grid(kind)
+    if isinstance(rule, TileRule):
+        arrays = {"pixels": noise((units, 3, rule.tile, rule.tile), dtype=np.float32)}
+    elif isinstance(rule, ChunkRule):
+        frames = round(rule.chunk_s * 100)  # mel frames come every 10 ms
+        arrays = {"mel": noise((units, 80, frames), dtype=np.float32)}
+    else:
+        assert isinstance(rule, PixelGridRule)
+        side = rule.video_frame_px[0] // rule.patch
+        width = 3 * rule.temporal * rule.patch**2
+        arrays = {"pixels": noise((units * side * side, width), dtype=np.float32)}
+        grid = Grid(kind, units, side, side)
+    return MediaInput(kind, arrays, units * unit_tokens(model), grid)
+
+
+class StageBench:
+    """Makes works of a model. `facts` is what a profile says about it."""
+
+    def __init__(self, model: StageModel) -> None:
+        self._model = model
+        self._slots: DecodeSlots | None = None
+        self.facts: dict[str, Any] = {
+            "media_unit": unit_tokens(model.name),
+            "weights_bytes": dict(model.weights_bytes),
+            "kv_bytes_per_token": model.kv_bytes_per_token,
+            "embedding_bytes_per_token": model.width * model.dtype.itemsize,
+            "dtype": str(model.dtype).removeprefix("torch."),
+        }
+
+    def prepare(self, stage: str, batch: int, tokens: int) -> Callable[[], object]:
+        """A callable that runs `stage` once on `batch` requests of `tokens` tokens each.
+
+        encode: media tokens, rounded up to whole units; prefill: a prompt of text; decode: one step at
+        that context. Input is made here, not when it is called.
+        """
+        if stage == "encode":
+            media = [made_up_media(self._model.name, tokens)] * batch
+            return lambda: self._model.encode(media)
+        if stage == "prefill":
+            return self._prefill(batch, tokens)
+        return self._decode(batch, tokens)
+
+    def _prefill(self, batch: int, tokens: int) -> Callable[[], object]:
+        """With media: what encode gives comes first, so that its share of the work is in the figure."""
+        media = made_up_media(self._model.name, 1)
+        count = media.tokens if tokens >= media.tokens + 2 else 0
+        embeddings = [torch.zeros(count, self._model.width)] if count else []
+        ids = [PLACEHOLDER[media.kind]] * count + [int(Special.USER)] * (max(tokens, 1) - count)
+        prompt = PromptInput(ids, embeddings, [media.grid] if count else [])
+        return lambda: self._model.prefill([prompt] * batch)
+
+    def _decode(self, batch: int, tokens: int) -> Callable[[], object]:
+        """Steps that start over at `tokens` of context each time."""
+        layers, two, heads, size = self._model.kv_shape
+        kv = torch.zeros(layers, two, heads, max(tokens, 1), size)
+        self._slots = None  # one pool at a time: they are large
+        self._slots = slots = self._model.slots(batch, max(tokens, 1) + STEPS_BEFORE_RELOAD)
+
+        def step() -> object:
+            if slots.active and slots.length(0) >= slots.max_tokens:
+                for slot in range(batch):
+                    slots.free(slot)
+            if not slots.active:
+                for slot in range(batch):
+                    slots.load(slot, kv, max(tokens, 1))
+            return slots.step(range(batch), [int(Special.USER)] * batch)
+
+        step()
+        return step
+
+
+STEPS_BEFORE_RELOAD = 32
+
+
+def open_bench(model: str) -> StageBench:
+    """The bench of the bundled model `model` (raises InputError for another)."""
+    return StageBench(load_stage_model(model))
