@@ -1,0 +1,24 @@
+"""One adapter per model family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from has.errors import MissingError
+from has.models.families.base import Family
+from has.models.families.internvl import InternVL
+from has.models.families.qwen2_5_vl import Qwen2_5VL
+from has.models.families.voxtral import Voxtral
+
+FAMILIES: tuple[type[Family], ...] = (InternVL, Qwen2_5VL, Voxtral)
+
+
+def family_of(model: Any) -> Family:
+    """The adapter for a transformers model. Raises MissingError where none is written."""
+    for family in FAMILIES:
+        if type(model).__name__ == family.architecture:
+            return family(model)
+    raise MissingError(
+        f"no adapter for {type(model).__name__}",
+        mend="use one of " + ", ".join(family.architecture for family in FAMILIES),
+    )
