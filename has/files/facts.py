@@ -33,7 +33,7 @@ def gpu_efficiency() -> dict[str, Any]:
 
 def gpu(name: str) -> dict[str, Any]:
     """Facts of one GPU; the name's case does not matter. Raises InputError, with the known names."""
-    return _find(gpus(), name, "GPU")
+    return _find(gpus(), name, "GPU", ", ".join(gpus()))
 
 
 @functools.cache
@@ -49,10 +49,12 @@ def models() -> dict[str, dict[str, Any]]:
 def model(name: str) -> dict[str, Any]:
     """Facts of one model, by its name here or its Hugging Face id, whatever the case. Raises InputError."""
     by_id = {hf_id: facts for facts in _models().values() for hf_id in facts["huggingface"]}
-    return _find(models() | by_id, name, "model")
+    return _find(
+        models() | by_id, name, "model", ", ".join(models()) + "; or the Hugging Face id of one of them"
+    )
 
 
-def _find(known: dict[str, dict[str, Any]], name: str, what: str) -> dict[str, Any]:
+def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) -> dict[str, Any]:
     folded = {key.casefold(): key for key in known}
     key = folded.get(name.strip().casefold())
     if key is not None:
@@ -62,6 +64,6 @@ def _find(known: dict[str, dict[str, Any]], name: str, what: str) -> dict[str, A
         f"no facts are shipped for the {what} {name}",
         field=what.lower(),
         value=name,
-        allowed=", ".join(known),
+        allowed=allowed,
         mend=f"did you mean {folded[close[0]]}?" if close else "",
     )

@@ -213,13 +213,23 @@ def csv_text(names: Sequence[str], rows: Iterator[Sequence[Any]] | Sequence[Sequ
 
 
 def save_parquet(
-    path: Path, columns: Mapping[str, Any], metadata: Mapping[bytes, bytes] | None = None
+    path: Path,
+    columns: Mapping[str, Any],
+    metadata: Mapping[bytes, bytes] | None = None,
+    kinds: Mapping[str, str] | None = None,
 ) -> None:
-    """Write columns (lists or arrays) with `metadata` in the schema; atomic."""
+    """Write columns (lists or arrays) with `metadata` in the schema; atomic.
+
+    `kinds` names Arrow types (`int64`, …) of columns that may be empty throughout.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays = {name: _arrow(pa, values) for name, values in columns.items()}
+    kinds = kinds or {}
+    arrays = {
+        name: pa.array(values, kinds[name]) if name in kinds else _arrow(pa, values)
+        for name, values in columns.items()
+    }
     table = pa.table(arrays)
     if metadata:
         table = table.replace_schema_metadata(dict(metadata))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from has.core.compiled import compiled
 from has.core.profile import Profile, ProfileMetadata, ProfilePoint
 from has.core.stage import Beside, Stage
 from has.errors import InputError
@@ -29,7 +29,7 @@ FREE_WHEN_ABSENT = (Stage.PREPROCESS, Stage.EMBEDDING_TRANSFER, Stage.KV_TRANSFE
 """Stages that cost nothing when a profile has no rows of them."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _segment(axis: Floats, x: float) -> tuple[int, int, float]:
     """Indices (low, high) of the segment that rules at x, and x's place in it (0 at low, 1 at high).
 
@@ -47,7 +47,7 @@ def _segment(axis: Floats, x: float) -> tuple[int, int, float]:
     return low, low + 1, (x - axis[low]) / (axis[low + 1] - axis[low])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def interpolate(
     sm_axis: Floats,
     batch_axis: Floats,
@@ -76,13 +76,13 @@ def interpolate(
     result = _plane(values, s0, b0, b1, wb, t0, t1, wt)
     if ws != 0.0:
         result += ws * (_plane(values, s1, b0, b1, wb, t0, t1, wt) - result)
-    return float(result * scale)
+    return result * scale
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _plane(values: Floats, s: int, b0: int, b1: int, wb: float, t0: int, t1: int, wt: float) -> float:
     """Bilinear in batch and tokens. `low + w·(high - low)` is exact where both ends are equal."""
-    result = values[s, b0, t0]
+    result: float = values[s, b0, t0]
     if wt != 0.0:
         result += wt * (values[s, b0, t1] - result)
     if wb != 0.0:
@@ -90,7 +90,7 @@ def _plane(values: Floats, s: int, b0: int, b1: int, wb: float, t0: int, t1: int
         if wt != 0.0:
             other += wt * (values[s, b1, t1] - other)
         result += wb * (other - result)
-    return float(result)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
