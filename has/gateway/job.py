@@ -10,19 +10,23 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from has.gateway.observer import ServiceState
+
 MediaKind = Literal["image", "video", "audio"]
 FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
 class MediaBytes:
-    """One medium as it came: encoded bytes, what they are said to be, and their MIME type or format if it was given.
+    """One medium as it came, not decoded, and what it is said to be.
 
-    `param` is where in the request it stood, for error messages.
+    data    an encoded file; a video may also come as its encoded frames
+    format  MIME type or format, if it was given
+    param   where in the request it stood, for error messages
     """
 
     kind: MediaKind
-    data: bytes
+    data: bytes | tuple[bytes, ...]
     format: str | None = None
     param: str | None = None
 
@@ -125,6 +129,9 @@ class Serving(Protocol):
 
     def not_ready(self) -> str | None:
         """None when a chat sent now would be served; else why not, in a few words."""
+
+    def state(self) -> ServiceState:
+        """What is going on now, for metrics."""
 
     async def submit(self, job: Job) -> Tokens:
         """Take the job on, or raise `Refused`, `BadRequest` or `Unavailable`. Returns once it is admitted."""
