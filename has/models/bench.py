@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from has.models.media import Grid, MediaInput
+from has.models.media import MediaInput, decode_media
 from has.models.names import BUNDLED, PLACEHOLDER, Special
-from has.models.rules import ChunkRule, PixelGridRule, TileRule
 from has.models.slots import DecodeSlots
 from has.models.stage_model import PromptInput, StageModel, load_stage_model
+from has.models.synthetic import media_bytes, synthetic_media
 from has.models.tokens import token_rule
 
 OPEN: Final = "has.models.bench:open_bench"
@@ -20,35 +19,14 @@ OPEN: Final = "has.models.bench:open_bench"
 
 
 def unit_tokens(model: str) -> int:
-    """Media tokens of the smallest unit that `model` encodes: a tile, a temporal patch, a chunk."""
-    rule = token_rule(model)
-    if isinstance(rule, TileRule):
-        return rule.tile_tokens
-    if isinstance(rule, ChunkRule):
-        return rule.chunk_tokens
-    assert isinstance(rule, PixelGridRule)
-    side = rule.video_frame_px[0] // (rule.patch * rule.merge)
-    return side * side
+    """Media tokens of the smallest thing that `model` encodes: a tile, a pair of frames, a chunk of sound."""
+    return token_rule(model).nearest(BUNDLED[model], 1).tokens
 
 
 def made_up_media(model: str, tokens: int) -> MediaInput:
-    """One media item of at least `tokens` tokens (whole units), of noise."""
-    rule, kind = token_rule(model), BUNDLED[model]
-    units = max(1, -(-tokens // unit_tokens(model)))
-    noise = np.random.default_rng(0).standard_normal
-    grid = Grid(kind)
-    if isinstance(rule, TileRule):
-        arrays = {"pixels": noise((units, 3, rule.tile, rule.tile), dtype=np.float32)}
-    elif isinstance(rule, ChunkRule):
-        frames = round(rule.chunk_s * 100)  # mel frames come every 10 ms
-        arrays = {"mel": noise((units, 80, frames), dtype=np.float32)}
-    else:
-        assert isinstance(rule, PixelGridRule)
-        side = rule.video_frame_px[0] // rule.patch
-        width = 3 * rule.temporal * rule.patch**2
-        arrays = {"pixels": noise((units * side * side, width), dtype=np.float32)}
-        grid = Grid(kind, units, side, side)
-    return MediaInput(kind, arrays, units * unit_tokens(model), grid)
+    """One media item of about `tokens` tokens, decoded."""
+    kind = BUNDLED[model]
+    return decode_media(kind, synthetic_media(kind, model, 0, tokens=tokens), model)
 
 
 class StageBench:
@@ -68,18 +46,24 @@ class StageBench:
     def prepare(self, stage: str, batch: int, tokens: int) -> Callable[[], object]:
         """A callable that runs `stage` once on `batch` requests of `tokens` tokens each.
 
-        encode: media tokens, rounded up to whole units; prefill: a prompt of text; decode: one step at
-        that context. Input is made here, not when it is called.
+        preprocess: from bytes as a client sends them (batch 1); encode: media tokens, to the nearest
+        that an item can have; prefill: media and text; decode: one step at that context. Input is made
+        here, not when it is called.
         """
+        name = self._model.name
+        if stage == "preprocess":
+            kind = BUNDLED[name]
+            sent = media_bytes(kind, synthetic_media(kind, name, 0, tokens=tokens))
+            return lambda: decode_media(kind, sent, name)
         if stage == "encode":
-            media = [made_up_media(self._model.name, tokens)] * batch
+            media = [made_up_media(name, tokens)] * batch
             return lambda: self._model.encode(media)
         if stage == "prefill":
             return self._prefill(batch, tokens)
         return self._decode(batch, tokens)
 
     def _prefill(self, batch: int, tokens: int) -> Callable[[], object]:
-        """With media: what encode gives comes first, so that its share of the work is in the figure."""
+        """One item of media where it fits, so that placing embeddings is part of the figure."""
         media = made_up_media(self._model.name, 1)
         count = media.tokens if tokens >= media.tokens + 2 else 0
         embeddings = [torch.zeros(count, self._model.width)] if count else []
