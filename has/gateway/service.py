@@ -1,0 +1,478 @@
+"""The service: jobs in, tokens out. Drives the scheduler in real time over a port to the workers.
+
+    async for event in await service.submit(Job("What is this?", (image,))): ...
+
+Every job ends in exactly one of: an event with a finish reason, an exception, or the caller's
+`aclose`. A worker that is lost is replaced by the port; jobs it held start over unseen if none of
+their tokens were sent, and end with `Interrupted` if some were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
+from has.gateway.job import FinishReason, Job, MediaRef, TokenEvent
+from has.gateway.observer import EncodeWorkerState, Observer, ServiceState
+from has.gateway.pools import Ticket
+from has.gateway.port import (
+    Back,
+    Command,
+    Encode,
+    Encoded,
+    Event,
+    Failed,
+    Lost,
+    Payload,
+    Prefilled,
+    Preprocessed,
+    Refuse,
+    Stepped,
+    WorkerPort,
+)
+from has.gateway.scheduler import Scheduler
+from has.models.names import PLACEHOLDER
+from has.models.text import Tokenizer, chat_prompt
+
+log = logging.getLogger("has.gateway")
+MOST_RETRIES = 3
+"""Times a job is started over when workers die under it, before it is given up."""
+PACE_WINDOW_S = 10.0
+Tap = Callable[[Command | Event, float], None]
+
+
+class TokenStream:
+    """The tokens of one job (`has.gateway.job.Tokens`)."""
+
+    def __init__(self, request: int, prompt_tokens: int, close: Callable[[int], None]) -> None:
+        self.request = request
+        self.prompt_tokens = prompt_tokens
+        self.sent = 0
+        self.retries = 0
+        self._close = close
+        self._events: deque[TokenEvent] = deque()
+        self._error: Exception | None = None
+        self._over = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        while not self._events:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._over:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._events.popleft()
+
+    async def aclose(self) -> None:
+        if not self._over:
+            self._over = True
+            self._close(self.request)
+        self._events.clear()
+        self._wake()
+
+    def put(self, event: TokenEvent) -> None:
+        self.sent = event.index
+        self._over = self._over or event.finish_reason is not None
+        self._events.append(event)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        if not self._over:
+            self._over = True
+            self._error = error
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._waiter = None
+
+
+@dataclass(slots=True)
+class _Running:
+    job: Job
+    ticket: Ticket
+    payload: Payload
+    stream: TokenStream
+
+
+class Service:
+    """One deployment, serving (`has.gateway.job.Serving`).
+
+    max_model_len  most prompt, media and output tokens of one request, None without bound
+    eos            the model's end-of-sequence id, None if it never ends by itself
+    tap            hears every command and event with the real time it passed, for trials' records
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        port: WorkerPort,
+        *,
+        model: str,
+        max_model_len: int | None = None,
+        eos: int | None = None,
+        observer: Observer | None = None,
+        tap: Tap | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self.observer = observer or Observer()
+        self._port = port
+        self._model = model
+        self._max_model_len = max_model_len
+        self._eos = eos
+        self._tap = tap
+        self._clock = clock
+        self._tokenizer = Tokenizer()
+        self._running: dict[int, _Running] = {}
+        self._next = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._first_tokens: deque[float] = deque()
+        self._released: deque[tuple[float, int]] = deque()
+        self._encode_shares: dict[int, float] = {}
+        port.listen(self._handle)
+
+    # -- for the HTTP side -------------------------------------------------------------------------
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    @property
+    def max_model_len(self) -> int | None:
+        return self._max_model_len
+
+    def not_ready(self) -> str | None:
+        if self._draining:
+            return "shutting down"
+        scheduler = self.scheduler
+        pools = {
+            "encode": scheduler.to_encoder.alive,
+            "prefill": [lane.alive for lane in scheduler.remote.lanes],
+            "decode": scheduler.decode.alive,
+        }
+        dead = [name for name, alive in pools.items() if alive and not any(alive)]
+        return f"no living worker for {' and '.join(dead)}" if dead else None
+
+    async def submit(self, job: Job) -> TokenStream:
+        why = self.not_ready()
+        if why is not None:
+            raise Unavailable(why, retry_after_s=1.0)
+        request, now_s = self._next, self._clock()
+        arrival_s = now_s if job.arrival_s is None else job.arrival_s
+        render = self._renderer(job)
+        prompt_tokens = len(render([1] * len(job.media))) - len(job.media)
+        if prompt_tokens + len(job.media) < 1:
+            raise BadRequest("the prompt is empty", "messages")
+        output_tokens = self._output_tokens(job, prompt_tokens)
+        payload = Payload(
+            media=job.media,
+            render=render,
+            output_tokens=output_tokens,
+            context=self._max_model_len,
+            temperature=job.temperature,
+            top_p=job.top_p,
+            seed=request if job.seed is None else job.seed,
+            ignore_eos=job.ignore_eos,
+        )
+        ticket = Ticket(request, arrival_s, bool(job.media), 0, prompt_tokens, output_tokens)
+        self._keep_pace(now_s)
+        refusal = self.scheduler.arrive(ticket, arrival_s)
+        if refusal is not None:
+            raise self._refused(refusal, ticket)
+        self._next += 1
+        stream = TokenStream(request, prompt_tokens, self._cancel)
+        self._running[request] = _Running(job, ticket, payload, stream)
+        self._idle.clear()
+        self._port.open(request, payload)
+        self._advance(arrival_s)
+        return stream
+
+    def _output_tokens(self, job: Job, prompt_tokens: int) -> int:
+        """What the job asks for; without a wish, what its context leaves (media still to be counted)."""
+        if self._max_model_len is None:
+            if job.max_tokens is None:
+                raise BadRequest("max_tokens is needed: this service has no bound of its own", "max_tokens")
+            return job.max_tokens
+        left = self._max_model_len - prompt_tokens
+        if left < 1 or (job.max_tokens or 0) > left:
+            raise self._too_long(prompt_tokens, job.max_tokens)
+        return job.max_tokens or left
+
+    def _too_long(self, tokens: int, max_tokens: int | None) -> BadRequest:
+        wanted = f" and {max_tokens} output tokens are asked for" if max_tokens else ""
+        return BadRequest(
+            f"the prompt has {tokens} tokens{wanted}; the context holds {self._max_model_len}",
+            "messages",
+            code="context_length_exceeded",
+        )
+
+    def _refused(self, refusal: Refuse, ticket: Ticket) -> Exception:
+        self.observer.refused(refusal.reason)
+        if refusal.retry_after_s is None:
+            return BadRequest(
+                f"the request needs {ticket.kv_tokens} KV tokens; a worker holds"
+                f" {self.scheduler.decode.kv_tokens}",
+                "messages",
+                code="context_length_exceeded",
+            )
+        return Refused(refusal.retry_after_s, refusal.reason)
+
+    def _renderer(self, job: Job) -> Callable[[Sequence[int]], list[int]]:
+        if job.messages:
+            messages = [
+                {
+                    "role": message.role,
+                    "content": [
+                        {"type": job.media[part.index].kind}
+                        if isinstance(part, MediaRef)
+                        else {"type": "text", "text": part}
+                        for part in message.content
+                    ],
+                }
+                for message in job.messages
+            ]
+            return lambda counts: chat_prompt(messages, counts, self._tokenizer)[0]
+        ids = [part for part in job.prompt if isinstance(part, int)]
+        kinds = [medium.kind for medium in job.media]
+        return lambda counts: [
+            *(id_ for kind, n in zip(kinds, counts, strict=True) for id_ in [int(PLACEHOLDER[kind])] * n),
+            *ids,
+        ]
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        now_s = self._clock()
+        if self._tap is not None:
+            self._tap(event, now_s)
+        match event:
+            case Preprocessed():
+                self._preprocessed(event)
+            case Encoded():
+                self.scheduler.encoded(event.worker, event.end_s)
+                self._encode_shares.pop(event.worker, None)
+                self.observer.stage_done("encode", 0.0, event.end_s - event.start_s)
+            case Prefilled():
+                for request, token in event.tokens:
+                    if token >= 0 and self._token(request, token, event.end_s):
+                        self.scheduler.finish(request)
+                        self._over(request)
+                self.scheduler.prefilled(event.remote, event.worker, event.end_s)
+                stage = "prefill_remote" if event.remote else "prefill_local"
+                self.observer.stage_done(stage, 0.0, event.end_s - event.start_s)
+            case Stepped():
+                for request, token in event.tokens:
+                    self.scheduler.answered(request)
+                    self._token(request, token, event.end_s)
+                for request in event.ended:
+                    self.scheduler.finish(request)
+                    self._over(request)
+                self.observer.stage_done("decode", 0.0, event.end_s - event.start_s)
+            case Failed():
+                self._fail(event.request, Interrupted(f"a worker could not compute it: {event.error}"))
+            case Lost():
+                self._lost(event, now_s)
+            case Back():
+                log.warning("%s worker %d is replaced", event.pool, event.worker)
+                self.scheduler.back(event.pool, event.worker, now_s)
+            case _:
+                assert_never(event)
+        self._advance(now_s if isinstance(event, Failed | Lost | Back) else event.end_s)
+
+    def _preprocessed(self, event: Preprocessed) -> None:
+        running = self._running.get(event.request)
+        if running is not None:
+            ticket, stream = running.ticket, running.stream
+            ticket.media_tokens = event.media_tokens
+            if event.error:
+                param = running.job.media[0].param if running.job.media else None
+                self._fail(event.request, BadRequest(event.error, param))
+            elif self._max_model_len is not None and ticket.tokens >= self._max_model_len:
+                self._fail(event.request, self._too_long(ticket.tokens, None))
+            elif self._max_model_len is not None and (
+                running.job.max_tokens is not None and ticket.kv_tokens > self._max_model_len
+            ):
+                self._fail(event.request, self._too_long(ticket.tokens, running.job.max_tokens))
+            else:
+                stream.prompt_tokens = ticket.tokens
+                if self._max_model_len is not None:
+                    ticket.output_tokens = min(ticket.output_tokens, self._max_model_len - ticket.tokens)
+                if not self.scheduler.decode.fits(ticket):
+                    self._fail(event.request, self._refused(Refuse(event.request, "too_long", None), ticket))
+        self.scheduler.preprocessed(event.server, event.end_s)
+        self.observer.stage_done("preprocess", 0.0, event.end_s - event.start_s)
+
+    def _token(self, request: int, token: int, end_s: float) -> bool:
+        """Hand on a token; True if it is the request's last."""
+        running = self._running.get(request)
+        if running is None:
+            return False
+        stream = running.stream
+        index = stream.sent + 1
+        ended = token == self._eos and not running.job.ignore_eos
+        reason: FinishReason | None = (
+            "stop" if ended else "length" if index >= running.ticket.output_tokens else None
+        )
+        if index == 1:
+            self._first_tokens.append(self._clock())
+        text = "" if ended else self._tokenizer.piece(token)
+        stream.put(TokenEvent(token, text, index, stream.prompt_tokens, reason, end_s))
+        return reason is not None
+
+    def _lost(self, event: Lost, now_s: float) -> None:
+        log.warning("%s worker %d is lost: %s", event.pool, event.worker, event.reason)
+        for ticket in self.scheduler.lost(event.pool, event.worker, now_s):
+            stream = self._running[ticket.request].stream
+            stream.retries += 1
+            if stream.sent:
+                error = f"a {event.pool} worker failed after {stream.sent} tokens: {event.reason}"
+                self._fail(ticket.request, Interrupted(error))
+            elif stream.retries > MOST_RETRIES:
+                error = f"workers failed {stream.retries} times under this request: {event.reason}"
+                self._fail(ticket.request, Interrupted(error))
+            else:
+                preprocessed = self._port.retain(ticket.request)
+                self.scheduler.retry(ticket.request, now_s, preprocessed=preprocessed)
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _over(self, request: int) -> None:
+        """`request` holds nothing any more, for the workers or us."""
+        running = self._running.pop(request, None)
+        if running is not None:
+            self._released.append((self._clock(), running.ticket.kv_tokens))
+            self._port.close(request)
+        if not self._running:
+            self._idle.set()
+
+    def _fail(self, request: int, error: Exception) -> None:
+        running = self._running.get(request)
+        if running is not None:
+            running.stream.fail(error)
+            self.scheduler.cancel(request)
+            self._over(request)
+
+    def _cancel(self, request: int) -> None:
+        """The client is gone."""
+        self.scheduler.cancel(request)
+        self._over(request)
+        self._advance(self._clock())
+
+    async def drain(self, timeout_s: float = 30.0) -> bool:
+        """Take nothing new, let what runs end; what has not by `timeout_s` fails. True if all ended by itself."""
+        self._draining = True
+        self.scheduler.drain(self._clock())
+        self._advance(self._clock())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            self.stop("the service is shutting down")
+            return False
+        return True
+
+    def stop(self, reason: str) -> None:
+        """End everything now, with an error for each job that has not ended."""
+        self._draining = True
+        for request in list(self._running):
+            self._fail(request, Unavailable(reason))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _advance(self, now_s: float) -> None:
+        for command in self.scheduler.advance(now_s):
+            if self._tap is not None:
+                self._tap(command, now_s)
+            if isinstance(command, Encode):
+                self._encode_shares[command.worker] = command.share_percent
+                self.observer.encode_launched(len(command.requests), command.reason)
+                for request, local in zip(command.requests, command.local, strict=True):
+                    self.observer.routed(not local, self.scheduler.tickets[request].tokens)
+            self._port.execute(command)
+        self._arm()
+
+    def _arm(self) -> None:
+        due_s = self.scheduler.next_due_s()
+        if self._timer is not None:
+            if due_s is not None and self._timer_due_s == due_s:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due_s is not None:
+            self._timer_due_s = due_s
+            delay_s = max(0.0, due_s - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._due, due_s)
+
+    def _due(self, due_s: float) -> None:
+        # The batch was due at `due_s`, whenever the loop came round to it: that is when it starts.
+        self._timer = None
+        self._advance(due_s)
+
+    def _keep_pace(self, now_s: float) -> None:
+        """How fast first tokens came and KV was given back lately, for the time to name in a refusal."""
+        horizon_s = now_s - PACE_WINDOW_S
+        while self._first_tokens and self._first_tokens[0] < horizon_s:
+            self._first_tokens.popleft()
+        while self._released and self._released[0][0] < horizon_s:
+            self._released.popleft()
+        self.scheduler.first_tokens_rps = len(self._first_tokens) / PACE_WINDOW_S
+        self.scheduler.released_tps = sum(tokens for _, tokens in self._released) / PACE_WINDOW_S
+
+    def state(self) -> ServiceState:
+        """The service now, for metrics and the status page."""
+        scheduler = self.scheduler
+        decode = scheduler.decode
+        workers = range(len(decode.held))
+        queues = {
+            "preprocess": len(scheduler.preprocess.queue),
+            "encode": sum(len(encoder.batcher) for encoder in scheduler.encoders),
+            "prefill_local": sum(len(encoder.local_queue) for encoder in scheduler.encoders),
+            "prefill_remote": len(scheduler.remote.queue),
+        }
+        encode_workers = []
+        for encoder in scheduler.encoders:
+            share = self._encode_shares.get(encoder.index, 0.0)
+            router = encoder.router
+            encode_workers.append(
+                EncodeWorkerState(
+                    waiting=len(encoder.batcher),
+                    gap_s=encoder.batcher.gap_s,
+                    rate_rps=encoder.batcher.rate,
+                    encode_sm=share,
+                    prefill_sm=100.0 if scheduler.streams else 100.0 - share,
+                    remote=router.remote if router else 0,
+                    routed=router.total if router else 0,
+                    offload_deviation=float(router.deviation) if router else 0.0,
+                )
+            )
+        total = None if decode.kv_tokens is None else decode.kv_tokens * len(workers)
+        waiting = sum(queues.values())
+        return ServiceState(
+            running=len(self._running) - waiting,
+            waiting=waiting,
+            queues=queues,
+            encode_workers=encode_workers,
+            kv_tokens_used=sum(decode.reserved(worker) for worker in workers),
+            kv_tokens_total=total,
+        )
