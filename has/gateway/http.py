@@ -1,0 +1,254 @@
+"""The OpenAI-compatible HTTP API over a service.
+
+    POST /v1/chat/completions   stream and not
+    GET  /v1/models, /v1/models/{id}
+    GET  /health                200 while the process answers
+    GET  /ready                 200 only when a chat sent now would be served
+    GET  /metrics               Prometheus
+
+Every error has the body `{"error": {message, type, param, code}}`. With an API key set, everything
+but `/health` and `/ready` answers 401 without it, unknown paths included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from has.errors import HasError, InputError
+from has.gateway.answer import Answer, StreamedAnswer, WholeAnswer
+from has.gateway.errors import BadRequest, Interrupted, NotFound, Refused, TooLarge, Unavailable
+from has.gateway.job import Job, MediaBytes, MediaRef, Message, Serving
+from has.gateway.limits import Limits
+from has.gateway.media_urls import MediaUrls, Resolver, decode_base64, resolve_host
+from has.gateway.metrics import CONTENT_TYPE, Metrics
+from has.gateway.openai_schema import AudioPart, ChatRequest, TextPart, error_body, parse_chat, part_url
+
+OPEN_PATHS = ("/health", "/ready")
+
+
+def create_app(
+    service: Serving,
+    *,
+    api_key: str | None = None,
+    served_model_names: Sequence[str] = (),
+    allowed_media_domains: Sequence[str] = (),
+    limits: Limits | None = None,
+    metrics: Metrics | None = None,
+    resolver: Resolver = resolve_host,
+    media_transport: httpx.AsyncBaseTransport | None = None,
+) -> FastAPI:
+    """The application. `served_model_names` replace the service's own name; the first is the one shown.
+
+    `metrics` is where the service reports too, if it does; `resolver` and `media_transport` are how
+    remote media are looked up and fetched.
+    """
+    bounds = limits or Limits()
+    names = tuple(served_model_names) or (service.model,)
+    seen = metrics or Metrics(names[0], service.state)
+    media = MediaUrls(bounds, allowed_media_domains, resolver=resolver, transport=media_transport)
+    started = int(time.time())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await media.close()
+
+    app = FastAPI(title="HAS", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_ApiKey, key=api_key)
+
+    @app.exception_handler(HasError)
+    async def has_error(_: Request, error: HasError) -> Response:
+        return error_response(error)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(_: Request, error: HTTPException) -> Response:
+        code = "not_found" if error.status_code == 404 else None
+        body = error_body(error.status_code, str(error.detail), code=code)
+        return JSONResponse(body, error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def fault(_: Request, error: Exception) -> Response:
+        return JSONResponse(error_body(500, f"internal error ({type(error).__name__})"), 500)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        why_not = service.not_ready()
+        if why_not is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse(error_body(503, why_not, code="not_ready"), 503)
+
+    @app.get("/metrics")
+    async def scrape() -> Response:
+        return Response(seen.render(), headers={"content-type": CONTENT_TYPE})
+
+    def model_card(name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": started,
+            "owned_by": "has",
+            "root": service.model,
+            "max_model_len": service.max_model_len,
+        }
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [model_card(name) for name in names]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        _known(name, names)
+        return JSONResponse(model_card(name))
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        arrived_s = time.monotonic()
+        asked = parse_chat(await _body(request, bounds.body_bytes))
+        _known(asked.model, names)
+        if (why_not := service.not_ready()) is not None:
+            raise Unavailable(why_not, retry_after_s=1.0)
+        job = await _job(asked, bounds, media, service.max_model_len, arrived_s)
+        answer = Answer(service, job, asked.model, seen, error_response)
+        if asked.stream:
+            options = asked.stream_options
+            return StreamedAnswer(answer, include_usage=options is not None and options.include_usage)
+        return WholeAnswer(answer)
+
+    return app
+
+
+def error_response(error: HasError) -> Response:
+    """The answer an error becomes: its status, its body, Retry-After where there is sense in it."""
+    headers: dict[str, str] = {}
+    param: str | None = None
+    code: str | None = None
+    match error:
+        case BadRequest():
+            status, param, code = error.status, error.param, error.code
+        case InputError():
+            status, param = 400, error.field or None
+        case Refused():
+            status, code = 429, error.reason
+            headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+        case Unavailable():
+            status = 503
+            if error.retry_after_s is not None:
+                headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+        case Interrupted():
+            status, code = 500, "interrupted"
+        case _:
+            status = 500
+    return JSONResponse(error_body(status, error.message, param, code), status, headers=headers)
+
+
+class _ApiKey:
+    """Pure ASGI, as it stands before every request."""
+
+    def __init__(self, app: ASGIApp, key: str | None) -> None:
+        self._app = app
+        self._key = None if key is None else key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._key is None or scope["path"] in OPEN_PATHS or self._holds(scope):
+            await self._app(scope, receive, send)
+            return
+        body = error_body(
+            401, "a valid API key is needed: Authorization: Bearer <key>", code="invalid_api_key"
+        )
+        await JSONResponse(body, 401, headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
+
+    def _holds(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, token = given.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._key or b"")
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body, refused as soon as it is longer than `most`."""
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    # A browser sends other types to any address unasked; JSON it must first ask leave for.
+    if kind != "application/json":
+        raise BadRequest("Content-Type must be application/json")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise BadRequest("a compressed body is not taken")
+    with suppress(ValueError):
+        if int(request.headers.get("content-length", "0")) > most:
+            raise TooLarge(f"the body is larger than {most} bytes")
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > most:
+            raise TooLarge(f"the body is larger than {most} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _known(model: str, names: Sequence[str]) -> None:
+    if model not in names:
+        raise NotFound(
+            f"the model {model!r} does not exist; here is {', '.join(names)}", "model", code="model_not_found"
+        )
+
+
+async def _job(
+    asked: ChatRequest, limits: Limits, urls: MediaUrls, max_model_len: int | None, arrived_s: float
+) -> Job:
+    """The request as a job: media fetched and held to their bounds, text and media in their order."""
+    if len(asked.messages) > limits.messages:
+        raise TooLarge(f"more than {limits.messages} messages", "messages")
+    if max_model_len is not None and (asked.token_limit or 0) > max_model_len:
+        raise BadRequest(f"max_tokens is larger than the context of {max_model_len} tokens", "max_tokens")
+    media: list[MediaBytes] = []
+    messages: list[Message] = []
+    for m, message in enumerate(asked.messages):
+        content: list[str | MediaRef] = []
+        for p, part in enumerate(message.content or ()):
+            if isinstance(part, TextPart):
+                content.append(part.text)
+                continue
+            if len(media) >= limits.media_items:
+                raise TooLarge(f"more than {limits.media_items} media", "messages")
+            param = f"messages.{m}.content.{p}.{part.type}"
+            if isinstance(part, AudioPart):
+                sound = part.input_audio
+                medium = MediaBytes(
+                    "audio", decode_base64(sound.data, f"{param}.data"), sound.format, f"{param}.data"
+                )
+            else:
+                kind, url = part_url(part)
+                medium = await urls.load(url, kind, f"{param}.url")
+            content.append(MediaRef(len(media)))
+            media.append(medium)
+        messages.append(Message(message.role, tuple(content)))
+    if media:
+        # Reading headers can take milliseconds a file; other streams must not wait for it.
+        await asyncio.to_thread(limits.check_all, media)
+    return Job(
+        prompt=tuple(messages),
+        media=tuple(media),
+        max_tokens=asked.token_limit,
+        temperature=asked.temperature or 0.0,
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+        seed=asked.seed,
+        stop=tuple(asked.stop or ()),
+        ignore_eos=bool(asked.ignore_eos),
+        arrival_s=arrived_s,
+        id=f"chatcmpl-{uuid.uuid4().hex}",
+    )

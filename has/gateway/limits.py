@@ -1,0 +1,93 @@
+"""Bounds on what one request may bring, and the checks that need no decoding.
+
+Pixels, seconds and frames are read from headers here, before the request is admitted; the decoder
+checks them again against what a file really holds (`has.models.media`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from has.errors import InputError
+from has.gateway.errors import BadRequest, TooLarge
+from has.gateway.job import MediaBytes
+from has.models.media import MediaLimits
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """
+    body_bytes        of the HTTP body, media included (base64 adds a third)
+    media_items       in one request
+    messages          in one request
+    remote_s          time in all to fetch one remote medium
+    redirects         followed for one remote medium
+    media             pixels, seconds, frames and bytes of one medium
+    expansion         decoded bytes over encoded bytes of an image; only above `expansion_floor`
+                      decoded bytes, as small plain pictures honestly compress a thousandfold
+    """
+
+    body_bytes: int = 64 * MIB
+    media_items: int = 64
+    messages: int = 1024
+    remote_s: float = 10.0
+    redirects: int = 3
+    media: MediaLimits = field(default_factory=MediaLimits)
+    expansion: float = 250.0
+    expansion_floor: int = 24 * MIB
+
+    def check_all(self, media: Iterable[MediaBytes]) -> None:
+        """`check` each in turn."""
+        for medium in media:
+            self.check(medium)
+
+    def check(self, medium: MediaBytes) -> None:
+        """Raise TooLarge if `medium` passes a bound, BadRequest if it is plainly not what it is said to be."""
+        try:
+            if isinstance(medium.data, tuple):
+                self.media.check_frames(len(medium.data))
+                for frame in medium.data:
+                    self._image(frame)
+            else:
+                self.media.check_bytes(medium.kind, len(medium.data))
+                if medium.kind == "image":
+                    self._image(medium.data)
+                elif medium.kind == "audio":
+                    self._audio(medium.data)
+        except BadRequest as error:
+            error.param, error.field = medium.param, medium.param or ""
+            raise
+        except InputError as error:
+            raise TooLarge(f"{error.message}: {error.value}, {error.allowed}", medium.param) from error
+
+    def _image(self, data: bytes) -> None:
+        from PIL import Image
+
+        try:
+            # Only headers are read here; Pillow's own bomb check would fire on sizes that we allow.
+            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP", "GIF", "BMP")) as image:
+                width, height = image.size
+        except Image.DecompressionBombError as error:
+            raise TooLarge(f"the image is too large: up to {self.media.max_pixels} pixels") from error
+        except Exception as error:  # Pillow's plugins raise whatever a broken file makes them stumble over
+            raise BadRequest("not an image that can be read; allowed: jpeg, png, webp, gif, bmp") from error
+        self.media.check_pixels("image", width, height)
+        decoded = width * height * 3
+        if decoded > self.expansion_floor and decoded > self.expansion * len(data):
+            raise TooLarge(
+                f"the image expands {decoded / len(data):.0f}-fold to {decoded / MIB:.0f} MiB; allowed: {self.expansion:.0f}-fold"
+            )
+
+    def _audio(self, data: bytes) -> None:
+        import soundfile
+
+        try:
+            info = soundfile.info(io.BytesIO(data))
+        except soundfile.LibsndfileError:
+            return  # another container, which the decoder knows or refuses
+        if info.samplerate > 0:
+            self.media.check_seconds("audio", info.frames / info.samplerate)
