@@ -105,12 +105,16 @@ class TokenEvent:
     end_s: float | None = None
 
 
-class Tokens(AsyncIterator[TokenEvent], Protocol):
+class Tokens(Protocol):
     """The tokens of one job, as they are made. Ends after the event with a finish reason.
 
     Raises `Interrupted` or `Unavailable` when workers failed, `BadRequest` when the media turned out
     to be undecodable.
     """
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]: ...
+
+    async def __anext__(self) -> TokenEvent: ...
 
     async def aclose(self) -> None:
         """The client is gone, or has enough: cancel the job and free its KV. Allowed at any time, also twice."""
