@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from has.core.deployment import Deployment
+from has.device.nominal import Nominal, to_dict
 from has.errors import MissingError, RunError
 from has.gateway.port import PoolName
 from has.models.names import is_bundled
@@ -65,11 +66,17 @@ def _end(zygote: Zygote, members: dict[str, Member], channel: Channel) -> None:
 class WarmPool:
     """`gpus` workers with `model` loaded.
 
+    `nominal` is the table that paces the virtual GPUs, by default the one kept on this machine (at
+    `total_share`, if given). `facts` are the model's: weights_bytes, kv_bytes_per_token,
+    embedding_bytes_per_token, max_positions, eos.
+
     Raises MissingError for a model that is not bundled, RunError if its processes do not start.
     Everything it started ends with `close`, with this process, or when the pool is forgotten.
     """
 
-    def __init__(self, model: str, gpus: int, *, total_share: float | None = None) -> None:
+    def __init__(
+        self, model: str, gpus: int, *, total_share: float | None = None, nominal: Nominal | None = None
+    ) -> None:
         if not is_bundled(model):
             raise MissingError(
                 f"the bundled runtime on a CPU serves the bundled models, not {model}",
@@ -86,10 +93,12 @@ class WarmPool:
         self.channel = Channel.create(min(CHANNEL_BYTES, half_the_memory))
         self.arena = Arena(self.channel.n_bytes)
         try:
-            self._zygote = Zygote(model, self.channel, {"total_share": total_share})
+            settings = {"total_share": total_share, "nominal": to_dict(nominal) if nominal else None}
+            self._zygote = Zygote(model, self.channel, settings)
         except BaseException:
             self.channel.close()
             raise
+        self.facts = self._zygote.facts
         self._members: dict[str, Member] = {}
         self._finalizer = weakref.finalize(self, _end, self._zygote, self._members, self.channel)
         self._turn = 0

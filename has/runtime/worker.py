@@ -24,8 +24,8 @@ class Role(Protocol):
     def stop(self) -> None: ...
 
 
-def preload(settings: dict[str, Any]) -> Work:
-    """Load what all workers share; runs once, before any fork. Returns what a fork runs.
+def preload(settings: dict[str, Any]) -> tuple[Work, dict[str, Any]]:
+    """Load what all workers share; runs once, before any fork. Returns what a fork runs, and the model's facts.
 
     Raises MissingError where the model or its nominal table is not here.
     """
@@ -37,7 +37,8 @@ def preload(settings: dict[str, Any]) -> Work:
     from has.models.stage_model import load_stage_model
     from has.runtime import decoding, preprocess, roles  # noqa: F401  # imported once, for all forks
 
-    table = nominal.require(settings["model"], settings["total_share"])
+    given = settings["nominal"]
+    table = nominal.from_dict(given) if given else nominal.require(settings["model"], settings["total_share"])
     model = load_stage_model(settings["model"])
     _warm(model)
 
@@ -45,7 +46,17 @@ def preload(settings: dict[str, Any]) -> Work:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         Worker(key, WorkerLink(sock), channel, model, table).run()
 
-    return work
+    facts = {
+        "weights_bytes": model.weights_bytes,
+        "kv_bytes_per_token": model.kv_bytes_per_token,
+        "embedding_bytes_per_token": model.width * model.dtype.itemsize,
+        "max_positions": model.max_positions,
+        "eos": model.eos,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "nominal": table.digest(),
+        "total_share": table.total_share,
+    }
+    return work, facts
 
 
 def _warm(model: Any) -> None:

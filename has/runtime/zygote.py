@@ -6,8 +6,8 @@ socket ends when the gateway does, however that happened, and every worker is ti
 PR_SET_PDEATHSIG. It also reaps workers and so frees the gateway of SIGCHLD.
 
     gateway -> zygote   {"fork": key} + one descriptor: the new worker's end of its link
-    zygote  -> gateway  {"ready": true} once; {"forked": key, "pid": n}; {"ended": pid, "status": n}
     gateway -> zygote   {"kill": pid}
+    zygote  -> gateway  {"ready": true, "facts": {...}} once; {"forked": key, "pid": n}
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from has.errors import MissingError, RunError
@@ -76,6 +75,7 @@ class Zygote:
         theirs.close()
         self.pids: dict[str, int] = {}
         first = self._receive()
+        self.facts: dict[str, Any] = first.get("facts", {})
         if not first.get("ready"):
             self.close()
             error = MissingError if first.get("missing") else RunError
@@ -228,7 +228,7 @@ def main() -> None:
         channel = Channel(settings["channel"], settings["bytes"])
         from has.runtime.worker import preload
 
-        work = preload(settings)
+        work, facts = preload(settings)
     except ImportError as error:
         _fail(
             sock,
@@ -245,13 +245,8 @@ def main() -> None:
         return
     gc.collect()
     gc.freeze()
-    sock.send(json.dumps({"ready": True}).encode())
+    sock.send(json.dumps({"ready": True, "facts": facts}).encode())
     serve(sock, channel, work)
-
-
-def living(pids: Iterator[int]) -> list[int]:
-    """Those of `pids` that are processes, for tests and reports."""
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 if __name__ == "__main__":
