@@ -14,8 +14,7 @@ import torch
 import transformers as hf
 
 from has.models.names import MAX_POSITIONS, VOCAB_SIZE, Special
-from has.models.rules import ChunkRule, PixelGridRule, TileRule
-from has.models.tokens import BUNDLED_RULES
+from has.models.tokens import TINY_AUDIO, TINY_IMAGE, TINY_VIDEO
 
 LM: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -47,8 +46,7 @@ def build(name: str, seed: int = 0) -> Any:
 
 
 def _image() -> Any:
-    rule = BUNDLED_RULES["tiny-image"]
-    assert isinstance(rule, TileRule)
+    rule = TINY_IMAGE
     return hf.InternVLForConditionalGeneration(
         hf.InternVLConfig(
             vision_config=hf.InternVLVisionConfig(
@@ -70,8 +68,7 @@ def _image() -> Any:
 
 
 def _video() -> Any:
-    rule = BUNDLED_RULES["tiny-video"]
-    assert isinstance(rule, PixelGridRule)
+    rule = TINY_VIDEO
     head_dim = LM["hidden_size"] // LM["num_attention_heads"]
     third = head_dim // 6
     return hf.Qwen2_5_VLForConditionalGeneration(
@@ -107,8 +104,7 @@ def _video() -> Any:
 
 
 def _audio() -> Any:
-    rule = BUNDLED_RULES["tiny-audio"]
-    assert isinstance(rule, ChunkRule)
+    rule = TINY_AUDIO
     positions = round(rule.chunk_s * 50)  # 100 mel frames a second, halved by the second convolution
     return hf.VoxtralForConditionalGeneration(
         hf.VoxtralConfig(

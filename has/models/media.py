@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from has.errors import InputError
 from has.models import audio, pixels
-from has.models.rules import ChunkRule, PixelGridRule, TileRule
+from has.models.audio_rules import ChunkRule
+from has.models.image_rules import PixelGridRule, TileRule
 from has.models.tokens import token_rule
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from has.models.rules import PixelGridRule, TileRule
+from has.models.image_rules import PixelGridRule, TileRule
 
 if TYPE_CHECKING:
     from PIL.Image import Image

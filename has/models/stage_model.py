@@ -111,8 +111,8 @@ class StageModel:
     def prefill_chunk(self, chunks: Sequence[ChunkInput]) -> list[Prefilled]:
         """Go on with prompts, each from its own earlier KV, in one forward pass.
 
-        A result's `kv` covers [0, stop); its logits are those of token stop - 1; `next_position`
-        is that of token `stop`. Raises InputError for a prompt that does not fit its embeddings
+        A result's `kv` covers [0, stop), its logits are those of token stop - 1; `next_position`
+        is that of the token after the whole prompt. Raises InputError for a prompt that does not fit its embeddings
         or the model's positions, ValueError for a chunk outside its prompt.
         """
         if not chunks:
@@ -127,7 +127,7 @@ class StageModel:
         for row, (chunk, span) in enumerate(zip(chunks, spans, strict=True)):
             place, after = self.family.positions(chunk.prompt.ids, chunk.prompt.grids)
             positions[:, row, :span] = place[:, chunk.start : chunk.stop]
-            following.append(after if chunk.stop == place.shape[1] else int(place[:, chunk.stop].max()))
+            following.append(after)
             inputs[row, :span] = self._embed(chunk.prompt)[chunk.start : chunk.stop]
         if all(chunk.start == 0 for chunk in chunks):
             cache, mask = DynamicCache(), None

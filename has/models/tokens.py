@@ -1,38 +1,74 @@
-"""Media tokens of a model: which rule is whose, and the sizes the bundled models can produce."""
+"""Media tokens of a model: which rule is whose, and what the bundled models can produce."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from has.errors import InputError
-from has.models.rules import ChunkRule, PixelGridRule, TileRule, TokenRule
+from has.models.audio_rules import ChunkRule, Qwen2AudioRule, StackRule
+from has.models.image_rules import AnyresRule, FixedRule, PixelGridRule, RowBreakRule, TileRule
+from has.models.rules import TokenRule
 
-BUNDLED_RULES: Final[dict[str, TokenRule]] = {
-    "tiny-image": TileRule(tile=224, tile_tokens=64, max_tiles=12, thumbnail=False),
-    "tiny-video": PixelGridRule(
-        max_pixels=448 * 448,
-        video_min_pixels=56 * 56,
-        video_max_pixels=112 * 112,
-        min_frames=2,
-        max_frames=96,
-        frame_px=(112, 112),
+TINY_IMAGE: Final = TileRule(tile=224, tile_tokens=64, thumbnail=False)
+TINY_VIDEO: Final = PixelGridRule(
+    max_pixels=448 * 448,
+    video_min_pixels=56 * 56,
+    video_max_pixels=112 * 112,
+    min_frames=2,
+    max_frames=96,
+    frame_px=(112, 112),
+)
+TINY_AUDIO: Final = ChunkRule(chunk_s=4.0, chunk_tokens=50)
+
+_RULES: Final[tuple[tuple[str, TokenRule], ...]] = (
+    ("tiny-image$", TINY_IMAGE),
+    ("tiny-video$", TINY_VIDEO),
+    ("tiny-audio$", TINY_AUDIO),
+    ("ultravox", StackRule()),
+    ("voxtral", ChunkRule()),
+    ("qwen2-audio", Qwen2AudioRule()),
+    ("llava-(v1-6|next)", AnyresRule()),
+    ("internvl(2|3)", TileRule(frames=8)),
+    # Pixel bounds as the instruct models' preprocessor_config.json has them; the classes' own
+    # defaults are lower (max 1,003,520 for an image). A video's are the class defaults.
+    ("qwen2(-5)?-vl", PixelGridRule(max_pixels=12_845_056)),
+    (
+        "qwen3-vl",
+        PixelGridRule(
+            patch=16,
+            min_pixels=65_536,
+            max_pixels=16_777_216,
+            video_min_pixels=128 * 32 * 32,
+            video_max_pixels=768 * 32 * 32,
+            video_total=True,
+            whole_groups=False,
+        ),
     ),
-    "tiny-audio": ChunkRule(chunk_s=4.0, chunk_tokens=50),
-}
+    ("pixtral", RowBreakRule()),
+    ("gemma-?3", FixedRule()),
+)
+"""First match wins, at the start of the plain name (see `plain_name`)."""
+
+
+def plain_name(model: str) -> str:
+    """A Hugging Face id, folder or shipped name, reduced: last part, lower case, dots and underscores as dashes."""
+    return re.sub(r"[._]", "-", model.rstrip("/").rsplit("/", 1)[-1].lower())
 
 
 def token_rule(model: str) -> TokenRule:
-    """The rule of `model`. Raises InputError where none is known."""
-    rule = BUNDLED_RULES.get(model)
-    if rule is None:
-        raise InputError(
-            "no token rule is known for this model",
-            field="model",
-            value=model,
-            allowed=", ".join(BUNDLED_RULES),
-            mend="give media_tokens instead of a media size",
-        )
-    return rule
+    """The rule of `model`, by its family. Raises InputError where none is known."""
+    name = plain_name(model)
+    for pattern, rule in _RULES:
+        if re.match(pattern, name):
+            return rule
+    raise InputError(
+        "no token rule is known for this model",
+        field="model",
+        value=model,
+        allowed="the bundled models; LLaVA-1.6, Qwen2/2.5/3-VL, InternVL2.5/3, Pixtral, Gemma 3, Ultravox, Voxtral, Qwen2-Audio",
+        mend="give media_tokens instead of a media size",
+    )
 
 
 def media_tokens(
