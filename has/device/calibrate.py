@@ -14,6 +14,8 @@ from has.device.fleet import Fleet, Handler
 from has.device.nominal import Costs, Nominal
 
 REPEATS = 5
+LONG_S, LONG_REPEATS = 0.1, 3
+"""What takes longer than this is measured less often: its relative noise is smaller."""
 WORKER = "has.device.calibrate:worker"
 
 
@@ -101,11 +103,11 @@ def worker(bench: Bench, index: int) -> Handler:
     return handle
 
 
-def paced_cpu_s(fn: Callable[[], object], duty: float, repeats: int = REPEATS) -> float:
+def paced_cpu_s(fn: Callable[[], object], duty: float) -> float:
     """Median CPU seconds of `fn` on this thread when it computes for `duty` of the time (after one warm-up)."""
     fn()
-    samples = []
-    for _ in range(repeats):
+    samples: list[float] = []
+    while len(samples) < (LONG_REPEATS if samples and samples[0] > LONG_S else REPEATS):
         begun = time.thread_time()
         fn()
         samples.append(time.thread_time() - begun)

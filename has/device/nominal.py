@@ -80,7 +80,7 @@ class Nominal:
 
 
 def _dump(table: Nominal) -> str:
-    return json.dumps({"version": 1, **asdict(table)}, sort_keys=True)
+    return json.dumps(to_dict(table), sort_keys=True)
 
 
 def _key(model: str) -> str:
@@ -142,20 +142,29 @@ def require(model: str, total_share: float | None = None) -> Nominal:
 def _load(path: Path) -> Nominal | None:
     """A damaged file is no table; it will be measured again."""
     try:
-        raw: dict[str, Any] = json.loads(path.read_text())
-        costs = {
-            stage: Costs(
-                tuple(int(b) for b in c["batch"]),
-                tuple(int(t) for t in c["tokens"]),
-                tuple(tuple(float(x) for x in row) for row in c["cpu_s"]),
-            )
-            for stage, c in raw["costs"].items()
-        }
-        table = Nominal(str(raw["model"]), float(raw["total_share"]), float(raw["slice_cores"]), costs)
+        return from_dict(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    whole = raw.get("version") == 1 and set(costs) == set(STAGES)
-    return table if whole and all(_sound(c) for c in costs.values()) else None
+
+
+def to_dict(table: Nominal) -> dict[str, Any]:
+    """As JSON holds it."""
+    return {"version": 1, **asdict(table)}
+
+
+def from_dict(raw: Mapping[str, Any]) -> Nominal:
+    """Raises ValueError, KeyError or TypeError where `raw` is no sound table."""
+    costs = {
+        stage: Costs(
+            tuple(int(b) for b in c["batch"]),
+            tuple(int(t) for t in c["tokens"]),
+            tuple(tuple(float(x) for x in row) for row in c["cpu_s"]),
+        )
+        for stage, c in raw["costs"].items()
+    }
+    if raw["version"] != 1 or set(costs) != set(STAGES) or not all(_sound(c) for c in costs.values()):
+        raise ValueError("not a whole nominal table")
+    return Nominal(str(raw["model"]), float(raw["total_share"]), float(raw["slice_cores"]), costs)
 
 
 def _sound(costs: Costs) -> bool:

@@ -1,0 +1,197 @@
+"""Measure one point, in a worker process: run its work through a lane until the samples agree."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from has.device import host
+from has.device.base import Span, Work
+from has.device.calibrate import Bench
+from has.device.cpu import Cancelled, VirtualGpu
+from has.device.fleet import Handler
+from has.device.gate import p90
+from has.device.nominal import Nominal, from_dict
+from has.errors import RunError
+
+WORKER = "has.profiler.measure:worker"
+MAX_FACTOR = 3
+
+
+def worker(bench: Bench, index: int) -> Handler:
+    """Messages: {facts}, {table}, then points as `asdict(Point)` with their sampling; see `Measurer.measure`."""
+    measurer = Measurer(bench, index)
+    return measurer.handle
+
+
+class Measurer:
+    """One virtual GPU with a bench on it."""
+
+    def __init__(self, bench: Bench, index: int) -> None:
+        self._bench = bench
+        self._index = index
+        self._gpu: VirtualGpu | None = None
+        self._warm: set[str] = set()
+
+    def handle(self, message: dict[str, Any]) -> Any:
+        if "facts" in message:
+            return self._bench.facts
+        if "table" in message:
+            self.open(from_dict(message["table"]), message["seed"])
+            return None
+        return self.measure(message)
+
+    def open(self, table: Nominal, seed: int) -> None:
+        self._gpu = VirtualGpu(table, index=self._index, seed=seed)
+
+    def measure(self, point: dict[str, Any]) -> dict[str, Any]:
+        """{samples: seconds each, ratio: p90 of real/meant duration (1 where nothing is paced), sm_percent}."""
+        stage, batch, tokens = point["stage"], point["batch"], point["tokens"]
+        if stage == "preprocess":
+            return _unpaced(time_each(self._prepare(stage, batch, tokens), 5 * point["least"]))
+        if stage.endswith("_transfer"):
+            each = self._bench.facts[f"{stage.removesuffix('_transfer')}_bytes_per_token"]
+            return _unpaced(time_transfers(each * tokens, 10 * point["least"]))
+        gpu = self._gpu
+        if gpu is None:
+            raise RunError("no nominal table was given")
+        work = Work(stage, batch, tokens, point["sm_asked"])
+        run = self._prepare(stage, batch, tokens)
+        least = point["steps"] if stage == "decode" else point["least"]
+        companion = point["companion"]
+        if companion is None:
+            spans = repeat(gpu, run, work, least, point["spread"], point["cap_s"])
+        else:
+            other = Work(
+                companion["stage"],
+                companion["batch"],
+                companion["tokens"],
+                100 - gpu.offer(point["sm_asked"]),
+            )
+            other_run = self._prepare(other.stage, other.batch, int(other.tokens))
+            with Beside(gpu, other_run, other):
+                spans = repeat(gpu, run, work, least, point["spread"], point["cap_s"])
+        return {
+            "samples": [span.duration_s for span in spans],
+            "ratio": p90([span.ratio for span in spans]),
+            "sm_percent": gpu.offer(point["sm_asked"]),
+        }
+
+    def _prepare(self, stage: str, batch: int, tokens: int) -> Callable[[], object]:
+        """The callable, after one small run of its stage: first calls build things that later ones reuse."""
+        if stage not in self._warm:
+            self._bench.prepare(stage, 1, min(tokens, 64))()
+            self._warm.add(stage)
+        return self._bench.prepare(stage, batch, tokens)
+
+
+def repeat(
+    gpu: VirtualGpu, run: Callable[[], object], work: Work, least: int, spread: float, cap_s: float
+) -> list[Span]:
+    """Run `work` back to back, as plan.Sampling says."""
+    spans: list[Span] = []
+    while True:
+        spans.append(gpu.lanes[work.stage].run(run, work)[1])
+        if len(spans) >= least and (agree(spans, spread) or len(spans) >= MAX_FACTOR * least):
+            return spans
+        if spans[-1].end_s - spans[0].start_s >= cap_s:
+            return spans
+
+
+def agree(spans: list[Span], spread: float) -> bool:
+    durations = [span.duration_s for span in spans]
+    return max(durations) - min(durations) <= spread * statistics.median(durations)
+
+
+class Beside:
+    """Keeps `work` running on its lane, in a thread of its own, while the context is open."""
+
+    def __init__(self, gpu: VirtualGpu, run: Callable[[], object], work: Work) -> None:
+        self._gpu, self._run, self._work = gpu, run, work
+        self._begun = threading.Event()
+        self._done = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._loop, name=f"beside-{work.stage}")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        self._begun.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._done = True
+        self._gpu.cancel(self._work.stage)
+        self._thread.join()
+        if self._error:
+            raise self._error
+
+    def _loop(self) -> None:
+        host.precise_sleep()
+        try:
+            with suppress(Cancelled):
+                while not self._done:
+                    self._gpu.lanes[self._work.stage].run(self._noted, self._work)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._begun.set()
+
+    def _noted(self) -> object:
+        self._begun.set()
+        return self._run()
+
+
+def time_each(run: Callable[[], object], times: int) -> list[float]:
+    run()
+    samples = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - begun)
+    return samples
+
+
+def time_transfers(size: int, times: int) -> list[float]:
+    """Seconds to hand `size` bytes to another process through shared memory: copied in, told, copied out."""
+    shared = mmap.mmap(-1, max(size, 1))
+    ours, theirs = socket.socketpair()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        host.die_with_parent(parent)
+        ours.close()
+        _receive(shared, theirs, size)
+        os._exit(0)
+    theirs.close()
+    source = bytes(size)
+
+    def transfer() -> None:
+        shared.seek(0)
+        shared.write(source)
+        ours.sendall(b"x")
+        if not ours.recv(1):
+            raise RunError("the receiving process of a transfer ended")
+
+    try:
+        return time_each(transfer, times)
+    finally:
+        ours.close()
+        os.waitpid(child, 0)
+        shared.close()
+
+
+def _receive(shared: mmap.mmap, line: socket.socket, size: int) -> None:
+    target = bytearray(size)
+    while line.recv(1):
+        target[:] = memoryview(shared)[:size]
+        line.sendall(b"x")
+
+
+def _unpaced(samples: list[float]) -> dict[str, Any]:
+    return {"samples": samples, "ratio": 1.0, "sm_percent": 100.0}

@@ -1,0 +1,199 @@
+"""What to measure: the points of a profile, and how often each.
+
+Every (stage, beside) is a full grid of SM shares, batches and tokens, as look-ups need it. A stage beside another
+is measured with that other one running all the time on the rest of the SMs: a prefill that is long, an encode
+that fills its share. At 100 % there is no rest, so beside rows end below it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from has.core.stage import Beside, Stage
+from has.errors import InputError
+
+Size = Literal["quick", "full"]
+PARTITIONED = (Stage.ENCODE, Stage.PREFILL, Stage.DECODE)
+COLOCATED = {Stage.ENCODE: Stage.PREFILL, Stage.PREFILL: Stage.ENCODE}
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """What runs beside a point, without pause, on the SMs that the point leaves."""
+
+    stage: Stage
+    batch: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row to be: `sm_percent` is what the device gives, `sm_asked` what was asked of it."""
+
+    stage: Stage
+    sm_percent: float
+    batch: int
+    tokens: int
+    sm_asked: float
+    companion: Companion | None = None
+
+    @property
+    def beside(self) -> Beside:
+        return Beside(self.companion.stage) if self.companion else Beside.NONE
+
+    @property
+    def key(self) -> tuple[str, str, float, int, int]:
+        return (self.stage, self.beside, self.sm_percent, self.batch, self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A point is repeated at least `least` times (a decode step `steps` times) until all samples lie within
+    `spread` of their median, relatively; but no longer than until there are three times as many, or the point
+    has run for `cap_s` (one sample it has always)."""
+
+    least: int
+    steps: int
+    spread: float
+    cap_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Values to measure at. `media` are tokens of one request's media, `prompt` prompt + media, `context` decode's."""
+
+    sm: tuple[float, ...]
+    batch: tuple[int, ...]
+    media: tuple[int, ...]
+    prompt: tuple[int, ...]
+    context: tuple[int, ...]
+    moved: tuple[int, ...]
+
+
+AXES: dict[Size, Axes] = {
+    "quick": Axes((20, 35, 50, 65, 80, 100), (1, 2, 4, 8), (64, 192), (64, 256), (64, 512), (64, 512)),
+    "full": Axes(
+        (10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
+        (1, 2, 3, 4, 6, 8, 12, 16),
+        (64, 128, 256),
+        (32, 64, 128, 256, 512),
+        (64, 256, 1024),
+        (64, 256, 1024, 4096),
+    ),
+}
+SAMPLING: dict[Size, Sampling] = {
+    "quick": Sampling(3, 8, 0.04, cap_s=2.0),
+    "full": Sampling(5, 20, 0.03, cap_s=30.0),
+}
+DECODE_REACH = 4
+"""Decode runs many sequences at once: its largest batch is this many times the largest of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Points in the order to measure them: the longest first, so that none is left running alone at the end."""
+
+    model: str
+    size: Size
+    points: tuple[Point, ...]
+    sampling: Sampling
+
+    def digest(self) -> str:
+        """Of all that a measured point of this plan depends on besides the device."""
+        text = json.dumps([self.model, asdict(self.sampling)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def make_plan(
+    model: str,
+    offer: Callable[[float], float],
+    media_tokens: Callable[[int], int],
+    *,
+    size: Size = "quick",
+    sm: Sequence[float] | None = None,
+    batch: Sequence[int] | None = None,
+    tokens: Sequence[int] | None = None,
+) -> Plan:
+    """The plan for one model.
+
+    offer: the SM share that a device gives when asked for one. media_tokens: the nearest number of media tokens
+    that an item of the model can have. `sm`, `batch`, `tokens` (of every stage) replace the values of `size`.
+    Raises InputError for values out of range.
+    """
+    axes = AXES[size]
+    shares = _checked("sm", sm, 1, 100) or axes.sm
+    batches = _whole("batch", batch, 1, 1024) or axes.batch
+    counts = _whole("tokens", tokens, 1, 65536)
+    given = _first_of_each(shares, offer)
+    media = sorted({media_tokens(count) for count in counts or axes.media})
+    prompt = sorted(set(counts or axes.prompt))
+    context = sorted(set(counts or axes.context))
+    points = [Point(s, 100.0, 1, t, 100.0) for s in _MOVES for t in sorted(set(counts or axes.moved))]
+    points += [Point(Stage.PREPROCESS, 100.0, 1, t, 100.0) for t in media]
+    steps = sorted(set(batches) | ({DECODE_REACH * max(batches)} if batch is None else set()))
+    for share, asked in given.items():
+        points += [Point(Stage.DECODE, share, b, t, asked) for b in steps for t in context]
+        for stage, axis in ((Stage.ENCODE, media), (Stage.PREFILL, prompt)):
+            points += [Point(stage, share, b, t, asked) for b in batches for t in axis]
+            if share < 100:
+                beside = (
+                    Companion(Stage.PREFILL, 1, prompt[-1])
+                    if stage is Stage.ENCODE
+                    else Companion(Stage.ENCODE, batches[-1], media[0])
+                )
+                points += [Point(stage, share, b, t, asked, beside) for b in batches for t in axis]
+    return Plan(model, size, tuple(sorted(points, key=weight, reverse=True)), SAMPLING[size])
+
+
+_MOVES = (Stage.EMBEDDING_TRANSFER, Stage.KV_TRANSFER)
+
+
+def weight(point: Point) -> float:
+    """How long a point takes, roughly and in no unit: good enough for an order and a forecast."""
+    if point.stage in (*_MOVES, Stage.PREPROCESS):
+        return 0.0
+    if point.stage is Stage.DECODE:
+        return 0.1 * (20 + point.batch) / point.sm_percent
+    return point.batch * (16 + point.tokens) / point.sm_percent * (1.2 if point.companion else 1.0)
+
+
+def load(point: Point) -> float:
+    """How much of a virtual GPU a point keeps busy at most: all of it beside a companion, else its SM share.
+
+    A decode step is bound by memory, not by SMs; it may use all there is at any share.
+    """
+    if point.companion or point.stage is Stage.DECODE:
+        return 1.0
+    return point.sm_percent / 100.0
+
+
+def _first_of_each(shares: Iterable[float], offer: Callable[[float], float]) -> dict[float, float]:
+    """Given share -> the first that asked for it; two requests may round to the same."""
+    given: dict[float, float] = {}
+    for asked in sorted(shares):
+        given.setdefault(offer(asked), asked)
+    return given
+
+
+def _checked(name: str, values: Sequence[float] | None, low: float, high: float) -> tuple[float, ...]:
+    for value in values or ():
+        if not low <= value <= high:
+            raise InputError(
+                "out of range", where="argument", field=name, value=value, allowed=f"{low:g} to {high:g}"
+            )
+    if values is not None and not values:
+        raise InputError("no value", where="argument", field=name, value=list(values), allowed="one or more")
+    return tuple(sorted(set(values or ())))
+
+
+def _whole(name: str, values: Sequence[int] | None, low: int, high: int) -> tuple[int, ...]:
+    for value in values or ():
+        if isinstance(value, bool) or value != int(value):
+            raise InputError(
+                "not a whole number", where="argument", field=name, value=value, allowed="integers"
+            )
+    return tuple(int(value) for value in _checked(name, values, low, high))

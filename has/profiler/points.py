@@ -1,0 +1,68 @@
+"""Finished points, kept one a line as they come, so that an interrupted profile goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from has.files.jsonl import append_line, read_lines
+from has.profiler.plan import Point
+
+Key = tuple[str, str, float, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """samples: durations in seconds; ratio: p90 of real/meant duration; sm_percent: what the device gave."""
+
+    samples: tuple[float, ...]
+    ratio: float
+    sm_percent: float
+
+
+class WorkFile:
+    """Points measured under one `setup` (digest of model, device, costs and sampling). Without a path: in memory.
+
+    Lines of another setup are left alone and not used.
+    """
+
+    def __init__(self, path: Path | None, setup: str) -> None:
+        self._path = path
+        self._setup = setup
+        self.measured: dict[Key, Measured] = {}
+        if path is not None and path.exists():
+            for line in read_lines(path, repair=True):
+                self._take(line)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if not isinstance(line, dict) or line.get("setup") != self._setup:
+            return
+        stage, beside, sm_percent, batch, tokens = line["point"]
+        self.measured[stage, beside, sm_percent, batch, tokens] = Measured(
+            tuple(line["samples"]), line["ratio"], line["sm_percent"]
+        )
+
+    def __contains__(self, point: Point) -> bool:
+        return point.key in self.measured
+
+    def add(self, point: Point, measured: Measured) -> None:
+        self.measured[point.key] = measured
+        if self._path is not None:
+            append_line(
+                self._path,
+                {
+                    "setup": self._setup,
+                    "point": list(point.key),
+                    "samples": list(measured.samples),
+                    "ratio": measured.ratio,
+                    "sm_percent": measured.sm_percent,
+                },
+            )
+
+
+def work_file_path(out: str | Path) -> Path:
+    """Where the points of the profile `out` are kept while it is made, and after."""
+    out = Path(out)
+    return out.with_name(f"{out.stem}.points.jsonl")
