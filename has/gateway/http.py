@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -68,6 +69,7 @@ def create_app(
 
     app = FastAPI(title="HAS", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_ApiKey, key=api_key)
+    app.add_middleware(_Faults)
 
     @app.exception_handler(HasError)
     async def has_error(_: Request, error: HasError) -> Response:
@@ -78,10 +80,6 @@ def create_app(
         code = "not_found" if error.status_code == 404 else None
         body = error_body(error.status_code, str(error.detail), code=code)
         return JSONResponse(body, error.status_code, headers=error.headers)
-
-    @app.exception_handler(Exception)
-    async def fault(_: Request, error: Exception) -> Response:
-        return JSONResponse(error_body(500, f"internal error ({type(error).__name__})"), 500)
 
     @app.get("/health")
     async def health() -> Response:
@@ -156,6 +154,32 @@ def error_response(error: HasError) -> Response:
         case _:
             status = 500
     return JSONResponse(error_body(status, error.message, param, code), status, headers=headers)
+
+
+class _Faults:
+    """A fault of our own becomes a log entry and a 500; the connection lives on if its answer is whole."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = whole = False
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal started, whole
+            started = True
+            whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if scope["type"] != "http" or (started and not whole):
+                raise
+            logging.getLogger(__name__).exception("internal error at %s", scope["path"])
+            if not started:
+                body = error_body(500, f"internal error ({type(error).__name__})")
+                await JSONResponse(body, 500)(scope, receive, send)
 
 
 class _ApiKey:

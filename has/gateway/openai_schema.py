@@ -135,6 +135,9 @@ def parse_chat(body: bytes) -> ChatRequest:
     """The request in `body`. Raises BadRequest naming the first field that is wrong."""
     try:
         data = json.loads(body, parse_constant=_no_constant)
+        if b"\\u" in body:
+            # An escaped half of a surrogate pair is JSON but no text: nothing could send it on.
+            json.dumps(data, ensure_ascii=False).encode()
     except RecursionError as error:
         raise BadRequest("the body is nested too deeply") from error
     except ValueError as error:  # also what no UTF-8 is
