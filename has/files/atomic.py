@@ -15,7 +15,7 @@ def write_atomic(path: str | Path, data: bytes | str) -> None:
 
     Makes missing folders. Raises InputError where the place cannot be written to.
     """
-    raw = data.encode() if isinstance(data, str) else data
+    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     replace_atomic(path, lambda temporary: _write(temporary, raw))
 
 

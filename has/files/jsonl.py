@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,14 @@ from has.files.reading import read_bytes
 
 def parse_json(text: str, where: str = "argument") -> Any:
     """One JSON document; a key twice, NaN and infinities are errors."""
+    constants: list[str] = []
+
+    def constant(name: str) -> float:
+        constants.append(name)
+        return float(name)
+
     try:
-        return json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
+        document = json.loads(text, object_pairs_hook=_no_repeats, parse_constant=constant)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         cut = error.pos >= len(text.rstrip())
@@ -29,6 +37,32 @@ def parse_json(text: str, where: str = "argument") -> Any:
         raise error.at(where) from None
     except ValueError as error:
         raise InputError(f"holds a number that cannot be read: {error}", where=where) from None
+    if constants:
+        raise InputError(
+            "must be a finite number",
+            where=where,
+            field=next(iter(not_finite(document)), ""),
+            value=float(constants[0]),
+            allowed="a finite number",
+        )
+    return document
+
+
+def not_finite(data: Any, path: str = "") -> dict[str, float]:
+    """Dotted path → value of every NaN and infinity in plain data, keys of mappings included."""
+    if isinstance(data, float):
+        return {} if math.isfinite(data) else {path: data}
+    if isinstance(data, Mapping):
+        inside = [(key, value) for key, value in data.items()]
+    else:
+        inside = list(enumerate(data)) if isinstance(data, list | tuple) else []
+    found: dict[str, float] = {}
+    for key, value in inside:
+        place = f"{path}.{key}" if path else str(key)
+        found |= (
+            {place: key} if isinstance(key, float) and not math.isfinite(key) else not_finite(value, place)
+        )
+    return found
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -40,17 +74,13 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _no_constant(name: str) -> Any:
-    raise InputError(f"{name} is no number", value=name, allowed="a finite number")
-
-
 def append_line(path: str | Path, obj: Any) -> None:
     """Append `obj` as one line of JSON and wait until the disk holds it.
 
     The line goes out in a single write, so a crash can tear only the last one; NaN is refused.
     """
     path = Path(path)
-    line = json.dumps(obj, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    line = json.dumps(obj, ensure_ascii=False, allow_nan=False).encode(errors="backslashreplace") + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:

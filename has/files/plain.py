@@ -20,10 +20,10 @@ def short(value: Any) -> Any:
 
 
 def prune(value: Any) -> Any:
-    """Without keys that hold None, here and inside, and without mappings that this leaves empty."""
+    """Without keys that hold None, here and inside, and without mappings that only held such keys."""
     if isinstance(value, Mapping):
-        kept = {key: prune(item) for key, item in value.items() if item is not None}
-        return {key: item for key, item in kept.items() if item != {}}
+        kept = {key: (prune(item), item) for key, item in value.items() if item is not None}
+        return {key: item for key, (item, whole) in kept.items() if item != {} or not whole}
     if isinstance(value, list | tuple):
         return [prune(item) for item in value]
     return value

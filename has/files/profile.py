@@ -52,6 +52,11 @@ def profile_from_rows(
     metadata: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], where: str = "argument"
 ) -> Profile:
     """A profile from plain mappings; a cell that is None counts as absent. Raises InputError."""
+    try:
+        validate(ProfileMetadata, metadata, where)  # first: a wrong version is the only finding
+    except InputError as error:
+        error.field = f"metadata.{error.field}".rstrip(".")
+        raise
     return validate(Profile, {"metadata": metadata, "rows": numbers(list(map(dict, rows)), _INTEGERS)}, where)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from has.errors import InputError
+from has.files.jsonl import not_finite
 from has.files.words import allowed, model_at
 
 NounT = TypeVar("NounT", bound=BaseModel)
@@ -89,22 +89,12 @@ def _wrong_version(cls: type[BaseModel], data: Mapping[Any, Any]) -> list[_Findi
     ]
 
 
-def _not_finite(data: Any, path: Path = ()) -> list[_Finding]:
+def _not_finite(data: Any) -> list[_Finding]:
     """NaN and infinities, wherever they stand: also in free-form parts, which no type guards."""
-    if isinstance(data, float) and not math.isfinite(data):
-        return [_Finding(path, "must be a finite number", allowed="a finite number", value=data)]
-    found: list[_Finding] = []
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            if isinstance(key, float) and not math.isfinite(key):
-                found.append(
-                    _Finding((*path, str(key)), "must be a finite number", "a finite number", value=key)
-                )
-            found += _not_finite(value, (*path, key if isinstance(key, int) else str(key)))
-    elif isinstance(data, list | tuple):
-        for index, value in enumerate(data):
-            found += _not_finite(value, (*path, index))
-    return found
+    return [
+        _Finding((path,), "must be a finite number", "a finite number", value=value)
+        for path, value in not_finite(data).items()
+    ]
 
 
 def _finding(cls: type[BaseModel], data: Any, error: ErrorDetails) -> _Finding:

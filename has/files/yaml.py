@@ -208,7 +208,15 @@ def _float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
 
+def _str(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """PyYAML writes the rarer line ends (next line, line and paragraph separator) so that they read back as
+    spaces; only double quotes escape them."""
+    style = '"' if any(end in value for end in "\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
 _Dumper.add_representer(float, _float)
+_Dumper.add_representer(str, _str)
 # Text that looks like something else is quoted. PyYAML's own rules see to what YAML 1.1 readers would take
 # for a date or a truth value; to them come the numbers that only the reader above sees as such.
 for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
