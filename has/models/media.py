@@ -61,12 +61,14 @@ class MediaInput:
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """What one media item may be: bytes as sent, pixels of an image or frame, seconds, frames in all."""
+    """What one media item may be: bytes as sent, pixels of an image or frame, seconds; a clip's frames
+    and its pixels over all of them, which is what decoding costs."""
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 50_000_000
     max_seconds: float = 1800.0
-    decoded_frames: int = 20_000
+    decoded_frames: int = 50_000
+    max_clip_pixels: int = 20_000_000_000
 
     def check_bytes(self, kind: str, size: int) -> None:
         self._check(kind, size, self.max_bytes, "bytes")
@@ -77,8 +79,9 @@ class MediaLimits:
     def check_seconds(self, kind: str, seconds: float) -> None:
         self._check(kind, seconds, self.max_seconds, "seconds")
 
-    def check_frames(self, frames: int) -> None:
+    def check_clip(self, frames: int, width: int, height: int) -> None:
         self._check("video", frames, self.decoded_frames, "frames")
+        self._check("video", frames * width * height, self.max_clip_pixels, "pixels in all")
 
     @staticmethod
     def _check(kind: str, size: float, most: float, unit: str) -> None:

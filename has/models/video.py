@@ -77,7 +77,8 @@ def load_frames(
             raise InputError("the file has no video track", field="video")
         stream = container.streams.video[0]
         stream.thread_count = 1
-        limits.check_pixels("video", stream.codec_context.width, stream.codec_context.height)
+        width, height = stream.codec_context.width, stream.codec_context.height
+        limits.check_pixels("video", width, height)
         rate = float(stream.average_rate or stream.guessed_rate or 25)
         seconds = _seconds(container, stream)
         limits.check_seconds("video", seconds)
@@ -87,12 +88,12 @@ def load_frames(
                 1 for _ in zip(container.decode(stream), range(limits.decoded_frames + 1), strict=False)
             )
             container.seek(0)
-        limits.check_frames(total)
+        limits.check_clip(total, width, height)
         wanted = max(1, min(count_for(total / rate, total), total))
         indices = {int(index * total / wanted) for index in range(wanted)}
         frames: list[Image] = []
         for number, frame in enumerate(container.decode(stream)):
-            limits.check_frames(number + 1)
+            limits.check_clip(number + 1, frame.width, frame.height)
             if number in indices:
                 limits.check_pixels("video", frame.width, frame.height)
                 frames.append(frame.to_image())
