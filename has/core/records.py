@@ -22,11 +22,12 @@ FAILED, COMPLETED, REFUSED = 0, 1, 2
 
 @dataclass(slots=True)
 class StageLoad:
-    """Work one stage did. Encode and prefill list their batches; decode its steps in sum.
+    """Work one stage did. Encode and prefill list their batches; decode its steps in sum, and its runs if known.
 
     start_ns, end_ns  int64[K]  service of each batch
     size              int64[K]  requests in it
     full              bool[K]   launched because it was full (encode)
+    repeats           int64[K]  steps of each run listed (decode; a run is steps with an unchanged batch)
     busy_ns           total time that workers of this stage were busy, over all workers
     steps, step_seqs  decode: number of steps, and the sum over steps of their batch
     """
@@ -36,6 +37,7 @@ class StageLoad:
     end_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     size: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     full: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    repeats: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     busy_ns: int = 0
     steps: int = 0
     step_seqs: int = 0

@@ -1,0 +1,1 @@
+"""The pipeline as a discrete-event kernel, and runs over it."""

@@ -1,0 +1,169 @@
+"""Runs over the kernel: one what-if with its figures, or bare records for whoever scores many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from has.core.deployment import Deployment
+from has.core.figures import figures as figures_of
+from has.core.profile import Profile
+from has.core.records import Records
+from has.core.requests import Requests
+from has.core.slo import Slo
+from has.core.workload import Workload
+from has.latency.lookup import LatencyModel
+from has.sim.draw import at_rate, draw_requests, media_share
+from has.sim.simulator import Simulator
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One simulated run: what happened, its figures, the rate and SLO in force, and what to beware of."""
+
+    records: Records
+    figures: dict[str, Any]
+    rate: float | None
+    slo: Slo
+    warnings: tuple[str, ...]
+
+
+def simulate(
+    deployment: Deployment,
+    profile: Profile | LatencyModel,
+    workload: Workload | Requests,
+    *,
+    rate: float | None = None,
+    requests: int | None = None,
+    warmup_s: float = 0.0,
+    seed: int = 0,
+    slo: Slo | Mapping[str, float] | None = None,
+    warnings: list[str] | None = None,
+) -> dict[str, Any]:
+    """Figures of `deployment` under `workload`; arguments and errors as for `simulate_run`.
+
+    What there is to beware of is appended to `warnings`, if given.
+    """
+    run = simulate_run(
+        deployment,
+        profile,
+        workload,
+        rate=rate,
+        requests=requests,
+        warmup_s=warmup_s,
+        seed=seed,
+        slo=slo,
+    )
+    if warnings is not None:
+        warnings.extend(run.warnings)
+    return run.figures
+
+
+def simulate_run(
+    deployment: Deployment,
+    profile: Profile | LatencyModel,
+    workload: Workload | Requests,
+    *,
+    rate: float | None = None,
+    requests: int | None = None,
+    warmup_s: float = 0.0,
+    seed: int = 0,
+    slo: Slo | Mapping[str, float] | None = None,
+) -> Simulated:
+    """Draw, run, score.
+
+    rate      requests per second; else the workload's, else the deployment's. A trace or a list of
+              requests keeps its times unless it is given; its rate in force is then the
+              deployment's, else its own mean.
+    requests  how many (default 3000; a trace or list whole)
+    warmup_s  requests that arrive earlier, counted from the first, are left out of the figures
+    slo       else the workload's, else the deployment's
+
+    Raises InputError where the profile does not reach (four times its largest batch or tokens).
+    """
+    replayed = isinstance(workload, Requests) or workload.arrivals.process == "trace"
+    drawn = _drawn(deployment, workload, rate, requests, seed)
+    if isinstance(workload, Requests):
+        share, workload_slo, workload_rate = None, None, None
+    else:
+        share, workload_slo, workload_rate = media_share(workload), workload.slo, workload.arrivals.rate
+    in_force = rate or workload_rate or deployment.rate or (drawn.mean_rate if replayed else None)
+    bounds = slo or workload_slo or deployment.slo
+    if not isinstance(bounds, Slo):
+        bounds = Slo.model_validate(bounds)
+    simulator = Simulator(profile)
+    simulator.check_sizes(drawn)
+    records = simulator.run(
+        deployment,
+        simulator.prepare(drawn, seed),
+        rate=in_force,
+        media_share=share,
+        online=replayed and not isinstance(workload, Requests),
+    )
+    warnings = [*profile_warnings(deployment, simulator.latency), *simulator.check(drawn)]
+    return Simulated(records, figures_of(records, bounds, warmup_s), in_force, bounds, tuple(warnings))
+
+
+def run_records(
+    deployment: Deployment,
+    profile: Profile | LatencyModel | Simulator,
+    requests: Requests,
+    *,
+    rate: float | None = None,
+    media_share: float | None = None,
+    online: bool = False,
+    seed: int = 0,
+) -> Records:
+    """What happens to each of `requests`, which arrive as they say.
+
+    `rate` in force sets the gap rule (else the deployment's, else the list's mean), `media_share` is
+    that of the stream they come from. Nothing is checked against the profile's reach. Who runs many
+    deployments makes one Simulator, prepares the list once and calls its `run`.
+    """
+    simulator = profile if isinstance(profile, Simulator) else Simulator(profile)
+    return simulator.run(
+        deployment,
+        simulator.prepare(requests, seed),
+        rate=rate or deployment.rate or requests.mean_rate,
+        media_share=media_share,
+        online=online,
+    )
+
+
+def profile_warnings(deployment: Deployment, latency: LatencyModel) -> list[str]:
+    """Where the profile is not of what the deployment deploys."""
+    metadata = latency.metadata
+    warnings = []
+    if metadata.model != deployment.model:
+        warnings.append(f"the profile is of model {metadata.model}, the deployment of {deployment.model}")
+    if metadata.tensor_parallel is not None:
+        for pool in deployment.alloc.pools:
+            if deployment.alloc[pool] and deployment.tp(pool) != metadata.tensor_parallel and pool != "encode":
+                warnings.append(
+                    f"the profile was taken at tensor_parallel {metadata.tensor_parallel},"
+                    f" pool {pool} has {deployment.tp(pool)}: its latencies are used as they are"
+                )
+    return warnings
+
+
+def kernel_is_cached() -> bool:
+    """Whether the compiled kernel is on disk; if not, the first run compiles it, which takes a while."""
+    from has.sim.pipeline import run
+
+    cache = getattr(run, "_cache", None)
+    if run.signatures or cache is None:  # type: ignore[attr-defined]  # a numba dispatcher, not a function
+        return bool(run.signatures)  # type: ignore[attr-defined]  # as above
+    overloads = cache._cache_file._load_index()
+    return bool(overloads)
+
+
+def _drawn(
+    deployment: Deployment, workload: Workload | Requests, rate: float | None, count: int | None, seed: int
+) -> Requests:
+    if isinstance(workload, Requests):
+        cut = workload[: count or len(workload)]
+        return cut if rate is None else at_rate(cut, rate)
+    if workload.arrivals.process != "trace":
+        rate = rate or workload.arrivals.rate or deployment.rate
+    return draw_requests(workload, rate=rate, requests=count, seed=seed, model=deployment.model)
