@@ -12,7 +12,7 @@ from has.errors import InputError
 from has.files.atomic import write_atomic
 from has.files.jsonl import parse_json
 from has.files.reading import existing, read_text
-from has.files.tables import Rows, csv_text, line_of, numbers, read_parquet, read_rows, save_parquet
+from has.files.tables import csv_text, line_of, numbers, read_parquet, read_rows, save_parquet
 from has.files.validate import validate
 
 METADATA_KEY = b"has_profile"
@@ -29,11 +29,11 @@ def load_profile(path: str | Path) -> Profile:
     path = existing(path)
     match path.suffix.lower():
         case ".parquet":
-            table = read_parquet(path)
-            columns, rows = list(table.column_names), table.to_pylist()
-            metadata = _embedded(path, table.schema.metadata or {})
+            columns, rows, schema = read_parquet(path)
+            metadata = _embedded(path, schema)
+            _check_columns(path, columns)
         case ".csv":
-            columns, rows = read_rows(path, _TEXTS)
+            _, rows = read_rows(path, _TEXTS, lambda columns: _check_columns(path, columns))
             metadata = _beside(path)
         case _:
             raise InputError(
@@ -41,7 +41,8 @@ def load_profile(path: str | Path) -> Profile:
                 where=str(path),
                 allowed="a file ending in .parquet, or .csv with a .json beside it",
             )
-    _check_columns(path, columns, rows)
+    if not rows:
+        raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
     try:
         return profile_from_rows(metadata, rows, where=str(path))
     except InputError as error:
@@ -121,7 +122,7 @@ def _beside(path: Path) -> Any:
     return parse_json(read_text(twin), str(twin))
 
 
-def _check_columns(path: Path, columns: Sequence[str], rows: Rows) -> None:
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
     """Columns are checked once for the table, not once a row."""
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
@@ -135,10 +136,8 @@ def _check_columns(path: Path, columns: Sequence[str], rows: Rows) -> None:
             where=str(path),
             field=missing[0],
             allowed="required: " + ", ".join(REQUIRED),
-            mend="the file may have been cut off" if not rows else f"add the column {missing[0]}",
+            mend=f"add the column {missing[0]}; or the file may have been cut off",
         )
-    if not rows:
-        raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
 
 
 def _with_line(error: InputError, path: Path) -> InputError:

@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +27,34 @@ _INTEGER = re.compile(r"[-+]?\d{1,300}", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
-def read_rows(path: str | Path, text_columns: Sequence[str] = ()) -> tuple[list[str], Rows]:
+def read_rows(
+    path: str | Path,
+    text_columns: Sequence[str] = (),
+    check_columns: Callable[[list[str]], None] | None = None,
+) -> tuple[list[str], Rows]:
     """Column names and rows of a table, by its ending. An empty cell is None.
 
-    In a CSV every column but `text_columns` must hold numbers. Raises InputError with the row
-    (`rows.3` is the fourth; for text files the line too).
+    In a CSV every column but `text_columns` must hold numbers. `check_columns` may refuse the names
+    before any row is looked at. Raises InputError with the row (`rows.3` is the fourth; for text
+    files the line too).
     """
     path = existing(path)
+    check = check_columns or (lambda _: None)
     match path.suffix.lower():
         case ".csv":
-            return _read_csv(path, text_columns)
+            return _read_csv(path, text_columns, check)
         case ".jsonl":
-            return _read_jsonl(path)
+            columns, rows = _read_jsonl(path)
         case ".parquet":
-            table = read_parquet(path)
-            return list(table.column_names), table.to_pylist()
-    raise InputError(
-        f"unknown kind of table: {path.suffix or 'no ending'}",
-        where=str(path),
-        allowed="a file ending in " + ", ".join(ENDINGS),
-    )
+            columns, rows, _ = read_parquet(path)
+        case _:
+            raise InputError(
+                f"unknown kind of table: {path.suffix or 'no ending'}",
+                where=str(path),
+                allowed="a file ending in " + ", ".join(ENDINGS),
+            )
+    check(columns)
+    return columns, rows
 
 
 def line_of(path: Path, row: int) -> str:
@@ -59,7 +67,9 @@ def line_of(path: Path, row: int) -> str:
     return f"row {row}, counted from 0"
 
 
-def _read_csv(path: Path, text_columns: Sequence[str]) -> tuple[list[str], Rows]:
+def _read_csv(
+    path: Path, text_columns: Sequence[str], check: Callable[[list[str]], None]
+) -> tuple[list[str], Rows]:
     text = read_text(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: Rows = []
@@ -70,6 +80,7 @@ def _read_csv(path: Path, text_columns: Sequence[str]) -> tuple[list[str], Rows]
                 continue
             if not columns:
                 columns = _header(path, cells)
+                check(columns)
                 continue
             line = reader.line_num
             if len(cells) != len(columns):
@@ -141,25 +152,27 @@ def _read_jsonl(path: Path) -> tuple[list[str], Rows]:
     return list(columns), rows
 
 
-def read_parquet(path: Path) -> Any:
-    """A pyarrow Table; damaged files raise InputError."""
+def read_parquet(path: Path) -> tuple[list[str], Rows, dict[bytes, bytes]]:
+    """Column names, rows and schema metadata; damaged files raise InputError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     existing(path)
     try:
         table = pq.read_table(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        names: list[str] = table.column_names
+        # Rows of a table whose names repeat would lose columns, so they are not made.
+        rows: Rows = table.to_pylist() if len(set(names)) == len(names) else []
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise InputError(
-            f"is not a Parquet file that can be read: {str(error).splitlines()[0][:160]}",
+            f"is not a Parquet file that can be read: {(str(error) or type(error).__name__).splitlines()[0][:160]}",
             where=str(path),
             mend="the file may have been cut off, or be of another kind; write it anew",
         ) from None
-    names = table.column_names
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
         raise InputError("a column stands twice", where=str(path), field=twice, value=twice)
-    return table
+    return names, rows, table.schema.metadata or {}
 
 
 def numbers(rows: Iterator[Mapping[str, Any]] | Rows, integer_columns: Sequence[str]) -> Rows:

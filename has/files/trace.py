@@ -17,7 +17,7 @@ from typing import Any
 from has.core.requests import Requests
 from has.core.stage import MODALITIES
 from has.errors import InputError
-from has.files.tables import Rows, line_of, numbers, read_rows, save_table
+from has.files.tables import line_of, numbers, read_rows, save_table
 
 COLUMNS = ("arrival_s", "modality", "items", "media_tokens", "prompt_tokens", "output_tokens")
 SIZES = ("image_px", "video_s", "fps", "audio_s")
@@ -44,8 +44,9 @@ def load_trace(
     InputError naming the row (`rows.3` is the fourth) and, for text files, its line.
     """
     path = Path(path)
-    columns, rows = read_rows(path, ("modality", "image_px"))
-    _check_columns(path, columns, rows)
+    _, rows = read_rows(path, ("modality", "image_px"), lambda columns: _check_columns(path, columns))
+    if not rows:
+        raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
     trace = _Trace(path, model, token_rule)
     checked = [trace.row(index, row) for index, row in enumerate(numbers(rows, _INTEGERS))]
     return Requests.from_rows(checked)
@@ -78,7 +79,7 @@ def save_trace(requests: Requests, path: str | Path) -> None:
     )
 
 
-def _check_columns(path: Path, columns: Sequence[str], rows: Rows) -> None:
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
     unknown = [name for name in columns if name not in COLUMNS + SIZES]
     if unknown:
         raise InputError(
@@ -90,15 +91,13 @@ def _check_columns(path: Path, columns: Sequence[str], rows: Rows) -> None:
             mend="remove the column, or give it the name that it has here",
         )
     missing = [name for name in REQUIRED if name not in columns]
-    if missing and (columns or not rows):
+    if missing:
         raise InputError(
             f"the required column {missing[0]} is missing" if columns else "is empty",
             where=str(path),
             field=missing[0],
             allowed="required: " + ", ".join(REQUIRED),
         )
-    if not rows:
-        raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
 
 
 class _Trace:
