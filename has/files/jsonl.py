@@ -77,10 +77,14 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def append_line(path: str | Path, obj: Any) -> None:
     """Append `obj` as one line of JSON and wait until the disk holds it.
 
-    The line goes out in a single write, so a crash can tear only the last one; NaN is refused.
+    The line goes out in a single write, so a crash can tear only the last one. numpy's scalars and
+    arrays are numbers and lists; NaN is a ValueError.
     """
     path = Path(path)
-    line = json.dumps(obj, ensure_ascii=False, allow_nan=False).encode(errors="backslashreplace") + b"\n"
+    line = (
+        json.dumps(obj, ensure_ascii=False, allow_nan=False, default=_numpy).encode(errors="backslashreplace")
+        + b"\n"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -89,6 +93,12 @@ def append_line(path: str | Path, obj: Any) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _numpy(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def read_lines(path: str | Path, repair: bool = False) -> list[Any]:

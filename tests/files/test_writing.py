@@ -163,6 +163,15 @@ def test_records_in_another_ending_are_refused(tmp_path):
         save_records(records_of_two(), tmp_path / "r.json")
 
 
+def test_numpy_numbers_are_numbers(tmp_path):
+    append_line(
+        tmp_path / "l.jsonl", {"n": np.int64(3), "x": np.float32(0.5), "a": np.arange(2), "b": np.bool_(True)}
+    )
+    assert read_lines(tmp_path / "l.jsonl") == [{"n": 3, "x": 0.5, "a": [0, 1], "b": True}]
+    with pytest.raises(TypeError, match="object has no JSON form"):
+        append_line(tmp_path / "l.jsonl", {"o": object()})
+
+
 def test_json_written_is_json_read(tmp_path):
     append_line(tmp_path / "l.jsonl", {"zeit": "früh", "bad": "\udc80"})
     assert json.loads((tmp_path / "l.jsonl").read_bytes())["zeit"] == "früh"
