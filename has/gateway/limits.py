@@ -49,9 +49,9 @@ class Limits:
         """Raise TooLarge if `medium` passes a bound, BadRequest if it is plainly not what it is said to be."""
         try:
             if isinstance(medium.data, tuple):
-                self.media.check_frames(len(medium.data))
+                self.media.check_bytes("video", sum(map(len, medium.data)))
                 for frame in medium.data:
-                    self._image(frame)
+                    self.media.check_clip(len(medium.data), *self._image(frame))
             else:
                 self.media.check_bytes(medium.kind, len(medium.data))
                 if medium.kind == "image":
@@ -64,7 +64,8 @@ class Limits:
         except InputError as error:
             raise TooLarge(f"{error.message}: {error.value}, {error.allowed}", medium.param) from error
 
-    def _image(self, data: bytes) -> None:
+    def _image(self, data: bytes) -> tuple[int, int]:
+        """Width and height, by the header."""
         from PIL import Image
 
         try:
@@ -81,6 +82,7 @@ class Limits:
             raise TooLarge(
                 f"the image expands {decoded / len(data):.0f}-fold to {decoded / MIB:.0f} MiB; allowed: {self.expansion:.0f}-fold"
             )
+        return width, height
 
     def _audio(self, data: bytes) -> None:
         import soundfile
