@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
@@ -265,3 +266,17 @@ def test_unknown_model_is_refused() -> None:
     with pytest.raises(InputError, match="no such bundled model"):
         load_stage_model("tiny-smell")
     assert set(BUNDLED) == {"tiny-image", "tiny-video", "tiny-audio"}
+
+
+def test_encode_and_prefill_overlap_in_two_threads(model: StageModel) -> None:
+    """As on a GPU that two stages share: results are those of each alone, whatever runs beside."""
+    request, other = case(model, 6), case(model, 7)
+    prompt = request.prompt(model)
+    embedding, first = model.encode(other.media)[0], model.prefill([prompt])[0]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(6):
+            encoding = pool.submit(model.encode, other.media)
+            prefilling = pool.submit(model.prefill, [prompt])
+            assert torch.equal(encoding.result()[0], embedding)
+            assert torch.equal(prefilling.result()[0].logits, first.logits)
+            assert torch.equal(prefilling.result()[0].kv, first.kv)
