@@ -76,7 +76,10 @@ class Fleet:
     def replies(self, timeout_s: float | None = None) -> Iterator[tuple[int, Any]]:
         """Wait until some workers have answered; (index, reply) of each. RunError if one failed or died."""
         for key, _ in self._selector.select(timeout_s):
-            line = self._readers[key.data].readline()
+            try:
+                line = self._readers[key.data].readline()
+            except OSError:
+                raise self._dead() from None
             if not line.endswith(b"\n"):
                 raise self._dead()
             reply = json.loads(line)
@@ -100,7 +103,8 @@ class Fleet:
         self._errors.close()
 
     def _dead(self) -> RunError:
-        self._process.poll()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0.5)  # if it is on its way out, let it say why
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()
         return RunError("a measuring process ended unexpectedly" + (f": {said[-1]}" if said else ""))

@@ -32,12 +32,16 @@ class WorkFile:
         self._path = path
         self._setup = setup
         self.measured: dict[Key, Measured] = {}
+        self.facts: dict[str, Any] = {}
         if path is not None and path.exists():
             for line in read_lines(path, repair=True):
                 self._take(line)
 
     def _take(self, line: Mapping[str, Any]) -> None:
         if not isinstance(line, dict) or line.get("setup") != self._setup:
+            return
+        if "facts" in line:
+            self.facts = line["facts"]
             return
         stage, beside, sm_percent, batch, tokens = line["point"]
         self.measured[stage, beside, sm_percent, batch, tokens] = Measured(
@@ -46,6 +50,12 @@ class WorkFile:
 
     def __contains__(self, point: Point) -> bool:
         return point.key in self.measured
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Keep what the bench says about the model."""
+        self.facts = facts
+        if self._path is not None:
+            append_line(self._path, {"setup": self._setup, "facts": facts})
 
     def add(self, point: Point, measured: Measured) -> None:
         self.measured[point.key] = measured

@@ -85,8 +85,9 @@ def profile_device(
     setup = _digest(plan.digest(), table.digest(), VIRTUAL_GPU.digest(), str(seed))
     work = WorkFile(path, setup)
     missing = [point for point in plan.points if point not in work]
-    facts = _measure(plan, missing, work, table, virtual_gpus, seed, tell)
-    profile = _profile(plan, work, table, facts)
+    if missing or not work.facts:
+        _measure(plan, missing, work, table, virtual_gpus, seed, tell)
+    profile = _profile(plan, work, table)
     if out is not None:
         save_profile(profile, out)
     tell(Progress(total, total, 0.0, "done"))
@@ -130,13 +131,14 @@ def _measure(
     virtual_gpus: int,
     seed: int,
     tell: Callable[[Progress], None],
-) -> dict[str, Any]:
-    """Measure what is missing; a point that the host disturbed once more. Returns the bench's facts."""
+) -> None:
+    """Measure what is missing; a point that the host disturbed once more."""
     size = min(WORKERS_PER_GPU * virtual_gpus, max(1, len(missing)))
     total = len(plan.points)
     forecast = Forecast(missing)
     with Fleet(OPEN, plan.model, WORKER, size) as fleet:
-        facts: dict[str, Any] = fleet.ask(0, {"facts": True})
+        if not work.facts:
+            work.note(fleet.ask(0, {"facts": True}))
         for index in range(size):
             fleet.ask(index, {"table": nominal.to_dict(table), "seed": seed})
         waiting, running = list(missing), dict[int, Point]()
@@ -157,7 +159,6 @@ def _measure(
                         total - len(waiting) - len(running), total, forecast.left_s(point), _words(point)
                     )
                 )
-    return facts
 
 
 def _assign(
@@ -208,7 +209,8 @@ def _words(point: Point) -> str:
     return f"{point.stage}{beside}, {point.sm_percent:g} % of SMs, batch {point.batch}, {point.tokens} tokens"
 
 
-def _profile(plan: Plan, work: WorkFile, table: Nominal, facts: dict[str, Any]) -> Profile:
+def _profile(plan: Plan, work: WorkFile, table: Nominal) -> Profile:
+    facts = work.facts
     rows, unstable = [], []
     for point in sorted(plan.points, key=lambda p: (list(Stage).index(p.stage), p.key)):
         measured = work.measured[point.key]

@@ -1,0 +1,31 @@
+"""A bench whose works are small matrix products: real computation, quickly done."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+
+class Toy:
+    def __init__(self, name: str) -> None:
+        self.facts = {"media_unit": 20, "name": name, "loader": os.getpid()}
+
+    def prepare(self, stage: str, batch: int, tokens: int):
+        left, right = np.ones((20 * batch, tokens)), np.ones((tokens, 128))
+        return lambda: left @ right
+
+
+def open_toy(name: str) -> Toy:
+    return Toy(name)
+
+
+def worker(toy: Toy, index: int):
+    def handle(message):
+        if message.get("die"):
+            os._exit(3)
+        if message.get("fail"):
+            raise RuntimeError("as asked")
+        return {"index": index, "pid": os.getpid(), "loader": toy.facts["loader"], "said": message.get("say")}
+
+    return handle

@@ -1,0 +1,105 @@
+"""The nominal table: look-up, keeping, and what it is kept under."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from virtual import table
+
+from has.device import calibrate, nominal
+from has.device.nominal import Costs
+from has.errors import MissingError
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("HAS_CPU_SHARE", raising=False)
+
+
+def test_look_up_is_bilinear_between_points_and_goes_on_beyond():
+    costs = Costs((1, 4), (64, 128), ((1.0, 2.0), (4.0, 8.0)))
+    assert costs.at(1, 64) == 1.0
+    assert costs.at(4, 128) == 8.0
+    assert costs.at(2.5, 96) == pytest.approx((1.5 + 6.0) / 2)
+    assert costs.at(7, 64) == pytest.approx(7.0)
+    assert costs.at(1, 192) == pytest.approx(3.0)
+
+
+def test_an_extrapolation_never_reaches_nothing():
+    costs = Costs((1,), (64, 128), ((1.0, 3.0),))
+    assert costs.at(1, 0) == pytest.approx(0.1)
+
+
+def test_one_value_of_an_axis_holds_along_it():
+    costs = Costs((1, 2), (64,), ((1.0,), (2.0,)))
+    assert costs.at(2, 9999) == 2.0
+
+
+def test_seconds_are_cpu_seconds_over_the_slice():
+    assert table().seconds("encode", 1, 64) == pytest.approx(0.02 / 0.2)
+
+
+def test_what_is_kept_comes_back_equal():
+    assert nominal.kept("toy") is None
+    nominal.keep(table())
+    assert nominal.kept("toy") == table()
+    assert nominal.kept("toy").digest() == table().digest()
+    assert nominal.kept("other") is None
+    with pytest.raises(MissingError, match="has profile --model other"):
+        nominal.require("other")
+
+
+def test_the_share_of_the_first_table_stays_in_force_unless_another_is_asked_for(monkeypatch):
+    nominal.keep(table())
+    assert nominal.kept("toy").total_share == 0.8
+    assert nominal.kept("toy", 0.8) == table()
+    assert nominal.kept("toy", 0.6) is None
+    monkeypatch.setenv("HAS_CPU_SHARE", "0.6")
+    assert nominal.kept("toy") is None
+
+
+@pytest.mark.parametrize("damage", ["torn", "key", "zero", "shape", "version"])
+def test_a_damaged_table_is_no_table(damage):
+    path = nominal.keep(table())
+    raw = json.loads(path.read_text())
+    if damage == "key":
+        del raw["costs"]["decode"]
+    elif damage == "zero":
+        raw["costs"]["encode"]["cpu_s"][0][0] = 0.0
+    elif damage == "shape":
+        raw["costs"]["encode"]["cpu_s"].pop()
+    elif damage == "version":
+        raw["version"] = 2
+    text = json.dumps(raw)
+    path.write_text(text[: len(text) // 2] if damage == "torn" else text)
+    assert nominal.kept("toy") is None
+
+
+def test_a_kept_table_is_not_measured_again(monkeypatch):
+    nominal.keep(table())
+    monkeypatch.setattr(calibrate, "measure", lambda *_: pytest.fail("measured again"))
+    assert calibrate.nominal_table("toy", "nowhere:nothing") == table()
+
+
+def test_a_table_is_measured_by_worker_processes_at_the_duty_asked(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    measured = calibrate.nominal_table("toy", "bench_toy:open_toy", total_share=0.5)
+    assert measured.total_share == 0.5
+    assert set(measured.costs) == {"encode", "prefill", "decode"}
+    encode = measured.costs["encode"]
+    assert encode.tokens == (60, 120)  # whole media units of 20 tokens, near 64 and twice that
+    assert encode.at(8, 120) > 4 * encode.at(1, 120)
+    assert nominal.kept("toy", 0.5) == measured
+
+
+def test_the_duty_is_kept(monkeypatch):
+    """Computing at duty 1/4 sleeps three times as long as it computes."""
+    slept = []
+    monkeypatch.setattr(calibrate.time, "sleep", slept.append)
+    clock = iter(x * 0.010 for x in range(100))
+    monkeypatch.setattr(calibrate.time, "thread_time", lambda: next(clock))
+    assert calibrate.paced_cpu_s(lambda: None, 0.25) == pytest.approx(0.010)
+    assert slept == pytest.approx([0.030] * calibrate.REPEATS)
