@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,10 +23,13 @@ from transformers import DynamicCache
 
 from has.errors import InputError
 from has.models.caches import ChunkCache, chunk_mask
-from has.models.families.base import Family
+from has.models.families import Family, family_of
 from has.models.media import Grid, MediaInput
 from has.models.names import BUNDLED, MAX_POSITIONS
 from has.models.slots import DecodeSlots
+
+if TYPE_CHECKING:
+    from has.models.checkpoint import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +212,32 @@ def _kv_of(cache: Any, row: int, length: int) -> Tensor:
 
 
 def load_stage_model(
-    name: str, device: str = "cpu", dtype: torch.dtype | None = None, seed: int = 0
+    name: str,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    *,
+    weights: Weights = "real",
 ) -> StageModel:
-    """The bundled model `name` on `device`, with weights drawn from `seed`; float32 unless `dtype` says otherwise.
+    """The model `name` on `device`.
 
-    Raises InputError for a name that is not bundled.
+    A bundled name (weights drawn from `seed`, float32 unless `dtype` says otherwise), a folder
+    with a checkpoint, or a hub id whose files are in the local cache. `weights="dummy"` needs
+    only the config: right shapes, random values. Nothing is downloaded.
+
+    Raises InputError for a name that is none of these or a broken checkpoint, MissingError for
+    weights or a family that are not here.
     """
-    if name not in BUNDLED:
-        raise InputError("no such bundled model", field="model", value=name, allowed=", ".join(BUNDLED))
-    from has.models import bundled
-    from has.models.families import family_of
+    if name in BUNDLED:
+        from has.models import bundled
 
-    model = bundled.build(name, seed).to(device=device, dtype=dtype or torch.float32)
-    return StageModel(name, family_of(model), max_positions=MAX_POSITIONS)
+        model = bundled.build(name, seed).to(device=device, dtype=dtype or torch.float32)
+        return StageModel(name, family_of(model), max_positions=MAX_POSITIONS)
+    if "/" not in name and not Path(name).exists():
+        raise InputError(
+            "no such model", field="model", value=name, allowed=", ".join(BUNDLED) + ", a folder, a hub id"
+        )
+    from has.models.checkpoint import checkpoint_folder, load_checkpoint
+
+    family = family_of(load_checkpoint(checkpoint_folder(name), device, dtype, weights, seed))
+    return StageModel(name, family, family.text_config.max_position_embeddings, family.eos)

@@ -263,7 +263,7 @@ PINNED = 0.23574167
 
 
 def test_unknown_model_is_refused() -> None:
-    with pytest.raises(InputError, match="no such bundled model"):
+    with pytest.raises(InputError, match="no such model"):
         load_stage_model("tiny-smell")
     assert set(BUNDLED) == {"tiny-image", "tiny-video", "tiny-audio"}
 

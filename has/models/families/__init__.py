@@ -13,6 +13,9 @@ from has.models.families.voxtral import Voxtral
 FAMILIES: tuple[type[Family], ...] = (InternVL, Qwen2_5VL, Voxtral)
 
 
+__all__ = ["FAMILIES", "Family", "InternVL", "Qwen2_5VL", "Voxtral", "family_of"]
+
+
 def family_of(model: Any) -> Family:
     """The adapter for a transformers model. Raises MissingError where none is written."""
     for family in FAMILIES:

@@ -32,6 +32,12 @@ class Family(ABC):
         self.text_config: Any = model.config.get_text_config()
 
     @property
+    def eos(self) -> int | None:
+        """The id that ends an answer (the first, where there are several), None where none does."""
+        eos: int | list[int] | None = self.model.generation_config.eos_token_id
+        return eos[0] if isinstance(eos, list) else eos
+
+    @property
     @abstractmethod
     def placeholders(self) -> frozenset[int]: ...
 

@@ -1,0 +1,102 @@
+"""Real checkpoints from a folder or the local hub cache, and dummy weights where there are none.
+
+Weights are read from safetensors files alone: a pickle can run code. Nothing is downloaded.
+Latency does not depend on what the weights are, so a model can be profiled from its config.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers as hf
+
+from has.errors import InputError, MissingError
+from has.models.families import FAMILIES
+
+Weights = Literal["real", "dummy"]
+
+
+def checkpoint_folder(model: str) -> Path:
+    """The folder that holds `model`: itself, or the newest snapshot of a hub id in the local cache.
+
+    Raises MissingError where there is neither.
+    """
+    folder = Path(model).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    if not folder.exists() and model.count("/") == 1:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(model, "config.json")
+        if isinstance(found, str):
+            return Path(found).parent
+    raise MissingError(
+        f"no checkpoint of {model} here: neither a folder with a config.json nor in the hub cache",
+        mend=f"huggingface-cli download {model}",
+    )
+
+
+def load_checkpoint(folder: Path, device: str, dtype: torch.dtype | None, weights: Weights, seed: int) -> Any:
+    """The transformers model of a folder, in eval mode on `device`.
+
+    `dtype` None takes the checkpoint's own. Dummy weights are what transformers initialises a new
+    model with. Raises InputError for a config that cannot be read, MissingError for a family
+    without an adapter or for weights that are not there as safetensors.
+    """
+    config = _config(folder)
+    architecture = _architecture(folder, config)
+    dtype = dtype or getattr(config, "dtype", None) or torch.float32
+    if weights == "dummy":
+        torch.manual_seed(seed)
+        with torch.device(device):
+            model = architecture._from_config(config, dtype=dtype)
+    else:
+        _require_safetensors(folder)
+        try:
+            model = architecture.from_pretrained(
+                folder, config=config, dtype=dtype, use_safetensors=True, local_files_only=True
+            )
+        except Exception as error:  # torn files surface as whatever the readers below stumble over
+            raise InputError(
+                f"the checkpoint cannot be read: {error}", where=str(folder), mend="download it again"
+            ) from error
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _config(folder: Path) -> Any:
+    try:
+        return hf.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises KeyError, ValueError, OSError and others here
+        raise InputError(f"the config cannot be used: {error}", where=str(folder / "config.json")) from error
+
+
+def _architecture(folder: Path, config: Any) -> Any:
+    names = list(config.architectures or [])
+    known = [family.architecture for family in FAMILIES]
+    for name in names:
+        if name in known:
+            return getattr(hf, name)
+    raise MissingError(
+        f"no adapter for {', '.join(names) or config.model_type} ({folder})",
+        mend="use a checkpoint of one of " + ", ".join(known),
+    )
+
+
+def _require_safetensors(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text())["weight_map"].values())
+        absent = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if absent:
+            raise MissingError(
+                f"{len(absent)} of {len(shards)} weight files are missing in {folder}, first {absent[0]}",
+                mend="download the checkpoint again, or use dummy weights",
+            )
+    elif not (folder / "model.safetensors").is_file():
+        raise MissingError(
+            f"{folder} has no weights in safetensors format",
+            mend="convert them to safetensors (pickled weights are not read), or use dummy weights",
+        )
