@@ -12,7 +12,7 @@ from has.errors import InputError
 from has.files.atomic import write_atomic
 from has.files.jsonl import parse_json
 from has.files.reading import existing, read_text
-from has.files.tables import csv_text, line_of, numbers, read_parquet, read_rows, save_parquet
+from has.files.tables import Table, csv_text, numbers, read_table, save_parquet
 from has.files.validate import validate
 
 METADATA_KEY = b"has_profile"
@@ -27,26 +27,25 @@ _TEXTS = ("stage", "beside")
 def load_profile(path: str | Path) -> Profile:
     """The profile in `path` (`.parquet`, or `.csv` with its `.json`). Raises InputError."""
     path = existing(path)
-    match path.suffix.lower():
-        case ".parquet":
-            columns, rows, schema = read_parquet(path)
-            metadata = _embedded(path, schema)
-            _check_columns(path, columns)
-        case ".csv":
-            _, rows = read_rows(path, _TEXTS, lambda columns: _check_columns(path, columns))
-            metadata = _beside(path)
-        case _:
-            raise InputError(
-                f"unknown kind of profile: {path.suffix or 'no ending'}",
-                where=str(path),
-                allowed="a file ending in .parquet, or .csv with a .json beside it",
-            )
-    if not rows:
+    if path.suffix.lower() not in (".parquet", ".csv"):
+        raise InputError(
+            f"unknown kind of profile: {path.suffix or 'no ending'}",
+            where=str(path),
+            allowed="a file ending in .parquet, or .csv with a .json beside it",
+        )
+    if path.suffix.lower() == ".csv":
+        table = read_table(path, _TEXTS, lambda columns: _check_columns(path, columns))
+        metadata = _beside(path)
+    else:
+        table = read_table(path)
+        metadata = _embedded(path, table.metadata)  # first: it tells a profile from any other table
+        _check_columns(path, table.columns)
+    if not table.rows:
         raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
     try:
-        return profile_from_rows(metadata, rows, where=str(path))
+        return profile_from_rows(metadata, table.rows, where=str(path))
     except InputError as error:
-        raise _with_line(error, path) from None
+        raise _with_line(error, path, table) from None
 
 
 def profile_from_rows(
@@ -140,10 +139,10 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
         )
 
 
-def _with_line(error: InputError, path: Path) -> InputError:
+def _with_line(error: InputError, path: Path, table: Table) -> InputError:
     parts = error.field.split(".")
     if len(parts) > 1 and parts[0] == "rows" and parts[1].isdigit():
-        error.message += f" ({line_of(path, int(parts[1]))})"
+        error.message += f" ({table.place(int(parts[1]))})"
     elif parts[0] == "metadata" and path.suffix.lower() == ".csv":
         error.where = str(path.with_suffix(".json"))
         error.field = ".".join(parts[1:])

@@ -15,6 +15,8 @@ def existing(path: str | Path) -> Path:
             raise InputError("is a folder, not a file", where=str(path), mend="name the file inside it")
         if not path.exists():
             raise InputError("no such file", where=str(path), mend="check the spelling of the path")
+        if path.is_char_device() or path.is_block_device() or path.is_socket():
+            raise InputError("is a device, not a file", where=str(path))
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -51,7 +51,7 @@ def save_records(records: Records, path: str | Path, met: NDArray[np.bool_] | No
         )
     columns = record_columns(records, met)
     if path.suffix.lower() == ".csv":
-        write_atomic(path, csv_text(COLUMNS, list(zip(*map(_words, columns.values()), strict=True))))
+        write_atomic(path, csv_text(COLUMNS, zip(*columns.values(), strict=True)))
     else:
         save_parquet(path, columns, kinds={name: _kind(name) for name in COLUMNS})
 
@@ -79,8 +79,3 @@ def record_columns(records: Records, met: NDArray[np.bool_] | None = None) -> di
 
 def _seconds(ns: NDArray[np.int64]) -> list[float | None]:
     return [None if t == NEVER else t / 1e9 for t in ns.tolist()]
-
-
-def _words(column: list[Any]) -> list[Any]:
-    """Booleans as in YAML and JSON."""
-    return [str(v).lower() if isinstance(v, bool) else v for v in column]

@@ -11,7 +11,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,29 @@ _INTEGER = re.compile(r"[-+]?\d{1,300}", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
-def read_rows(
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Column names and rows; an empty cell is None.
+
+    `lines` says where each row of a text file stands (from 1); `metadata` is that of a Parquet schema.
+    """
+
+    columns: list[str]
+    rows: Rows
+    lines: list[int] | None = None
+    metadata: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    def place(self, row: int) -> str:
+        """How people find row `row` (from 0)."""
+        return f"row {row}, counted from 0" if self.lines is None else f"line {self.lines[row]}"
+
+
+def read_table(
     path: str | Path,
     text_columns: Sequence[str] = (),
     check_columns: Callable[[list[str]], None] | None = None,
-) -> tuple[list[str], Rows]:
-    """Column names and rows of a table, by its ending. An empty cell is None.
+) -> Table:
+    """A table, by the ending of its file.
 
     In a CSV every column but `text_columns` must hold numbers. `check_columns` may refuse the names
     before any row is looked at. Raises InputError with the row (`rows.3` is the fourth; for text
@@ -44,71 +62,62 @@ def read_rows(
         case ".csv":
             return _read_csv(path, text_columns, check)
         case ".jsonl":
-            columns, rows = _read_jsonl(path)
+            table = _read_jsonl(path)
         case ".parquet":
-            columns, rows, _ = read_parquet(path)
+            table = _read_parquet(path)
         case _:
             raise InputError(
                 f"unknown kind of table: {path.suffix or 'no ending'}",
                 where=str(path),
                 allowed="a file ending in " + ", ".join(ENDINGS),
             )
-    check(columns)
-    return columns, rows
+    check(table.columns)
+    return table
 
 
-def line_of(path: Path, row: int) -> str:
-    """How people find row `row` (from 0) of a table: by its line, where it has one."""
-    match path.suffix.lower():
-        case ".csv":
-            return f"line {row + 2}"
-        case ".jsonl":
-            return f"line {row + 1}"
-    return f"row {row}, counted from 0"
-
-
-def _read_csv(
-    path: Path, text_columns: Sequence[str], check: Callable[[list[str]], None]
-) -> tuple[list[str], Rows]:
+def _read_csv(path: Path, text_columns: Sequence[str], check: Callable[[list[str]], None]) -> Table:
     text = read_text(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: Rows = []
     columns: list[str] = []
+    rows: Rows = []
+    lines: list[int] = []
+    line = 1
     try:
         for cells in reader:
-            if not cells:
-                continue
-            if not columns:
+            if cells and not columns:
                 columns = _header(path, cells)
                 check(columns)
-                continue
-            line = reader.line_num
-            if len(cells) != len(columns):
-                cut = not text.endswith("\n") and line >= text.count("\n") + 1
-                raise InputError(
-                    f"line {line} has {len(cells)} values for {len(columns)} columns",
-                    where=str(path),
-                    field=f"rows.{len(rows)}",
-                    value=",".join(cells),
-                    mend="the file may have been cut off; write it anew"
-                    if cut
-                    else "give every column a value",
+            elif cells:
+                if len(cells) != len(columns):
+                    raise _ragged(path, cells, columns, len(rows), line, text)
+                rows.append(
+                    {
+                        name: (cell or None)
+                        if name in text_columns
+                        else _number(path, cell, name, len(rows), line)
+                        for name, cell in zip(columns, cells, strict=True)
+                    }
                 )
-            rows.append(
-                {
-                    name: (cell or None)
-                    if name in text_columns
-                    else _number(path, cell, name, len(rows), line)
-                    for name, cell in zip(columns, cells, strict=True)
-                }
-            )
+                lines.append(line)
+            line = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(f"line {reader.line_num} is not CSV: {error}", where=str(path)) from None
+        raise InputError(f"line {line} is not CSV: {error}", where=str(path)) from None
     if not columns:
         raise InputError(
             "is empty", where=str(path), mend="write a header line with the names of the columns"
         )
-    return columns, rows
+    return Table(columns, rows, lines)
+
+
+def _ragged(path: Path, cells: list[str], columns: list[str], row: int, line: int, text: str) -> InputError:
+    cut = not text.endswith("\n") and line >= text.count("\n") + 1
+    return InputError(
+        f"line {line} has {len(cells)} values for {len(columns)} columns",
+        where=str(path),
+        field=f"rows.{row}",
+        value=",".join(cells),
+        mend="the file may have been cut off; write it anew" if cut else "give every column a value",
+    )
 
 
 def _header(path: Path, cells: list[str]) -> list[str]:
@@ -136,9 +145,10 @@ def _number(path: Path, cell: str, name: str, row: int, line: int) -> int | floa
     )
 
 
-def _read_jsonl(path: Path) -> tuple[list[str], Rows]:
+def _read_jsonl(path: Path) -> Table:
     columns: dict[str, None] = {}
     rows: Rows = []
+    lines: list[int] = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
@@ -149,15 +159,14 @@ def _read_jsonl(path: Path) -> tuple[list[str], Rows]:
             )
         columns |= dict.fromkeys(row)
         rows.append(row)
-    return list(columns), rows
+        lines.append(number)
+    return Table(list(columns), rows, lines)
 
 
-def read_parquet(path: Path) -> tuple[list[str], Rows, dict[bytes, bytes]]:
-    """Column names, rows and schema metadata; damaged files raise InputError."""
+def _read_parquet(path: Path) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    existing(path)
     try:
         table = pq.read_table(path)
         names: list[str] = table.column_names
@@ -172,10 +181,10 @@ def read_parquet(path: Path) -> tuple[list[str], Rows, dict[bytes, bytes]]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError("a column stands twice", where=str(path), field=twice, value=twice)
-    return names, rows, table.schema.metadata or {}
+    return Table(names, rows, metadata=table.schema.metadata or {})
 
 
-def numbers(rows: Iterator[Mapping[str, Any]] | Rows, integer_columns: Sequence[str]) -> Rows:
+def numbers(rows: Iterable[Mapping[str, Any]], integer_columns: Sequence[str]) -> Rows:
     """Rows without empty cells; 8.0 in a column of integers is 8.
 
     Tables written by data-frame libraries turn a column of integers into floats as soon as one
@@ -216,12 +225,13 @@ def save_table(table: Any, path: str | Path, columns: Sequence[str] | None = Non
         )
 
 
-def csv_text(names: Sequence[str], rows: Iterator[Sequence[Any]] | Sequence[Sequence[Any]]) -> str:
-    """CSV with `\\n` line ends; None is empty, floats are the shortest decimals that read back the same."""
+def csv_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """CSV with `\\n` line ends; None is empty, truth values as in JSON, floats the shortest decimals that
+    read back the same."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows(rows)
+    writer.writerows([str(v).lower() if isinstance(v, bool) else v for v in row] for row in rows)
     return out.getvalue()
 
 

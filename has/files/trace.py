@@ -17,7 +17,7 @@ from typing import Any
 from has.core.requests import Requests
 from has.core.stage import MODALITIES
 from has.errors import InputError
-from has.files.tables import line_of, numbers, read_rows, save_table
+from has.files.tables import Table, numbers, read_table, save_table
 
 COLUMNS = ("arrival_s", "modality", "items", "media_tokens", "prompt_tokens", "output_tokens")
 SIZES = ("image_px", "video_s", "fps", "audio_s")
@@ -44,11 +44,11 @@ def load_trace(
     InputError naming the row (`rows.3` is the fourth) and, for text files, its line.
     """
     path = Path(path)
-    _, rows = read_rows(path, ("modality", "image_px"), lambda columns: _check_columns(path, columns))
-    if not rows:
+    table = read_table(path, ("modality", "image_px"), lambda columns: _check_columns(path, columns))
+    if not table.rows:
         raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
-    trace = _Trace(path, model, token_rule)
-    checked = [trace.row(index, row) for index, row in enumerate(numbers(rows, _INTEGERS))]
+    trace = _Trace(path, table, model, token_rule)
+    checked = [trace.row(index, row) for index, row in enumerate(numbers(table.rows, _INTEGERS))]
     return Requests.from_rows(checked)
 
 
@@ -101,8 +101,9 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
 
 
 class _Trace:
-    def __init__(self, path: Path, model: str | None, token_rule: TokenRule | None) -> None:
+    def __init__(self, path: Path, table: Table, model: str | None, token_rule: TokenRule | None) -> None:
         self.path = path
+        self.table = table
         self.model = model
         self.token_rule = token_rule
         self.last_s = 0.0
@@ -218,7 +219,7 @@ class _Trace:
         self, index: int, name: str, message: str, value: Any, allowed: str, mend: str = ""
     ) -> InputError:
         return InputError(
-            f"{message} ({line_of(self.path, index)})",
+            f"{message} ({self.table.place(index)})",
             where=str(self.path),
             field=f"rows.{index}.{name}",
             value=value,

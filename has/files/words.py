@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import types
 import typing
 from collections.abc import Sequence
@@ -10,32 +11,40 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-
-def allowed(cls: type[BaseModel], path: Sequence[str | int]) -> str:
-    """What may stand at `path` inside a `cls`: `an integer of at least 1`, `one of request, token`, …
-
-    Empty where no such place is declared."""
-    declared = [_of_class(cls)]
-    for part in path:
-        declared = [step for place in declared for step in _inside(*place, part)]
-    return describe(*declared[0]) if declared else ""
-
-
 Declared = tuple[Any, tuple[Any, ...]]
 """A type and its bounds."""
 
 
-def _of_class(cls: type[BaseModel]) -> Declared:
-    return cls, ()
+def allowed(cls: type[BaseModel], path: Sequence[str | int]) -> str:
+    """What may stand at `path` inside a `cls`: `an integer of at least 1`, `one of request, token`, …
+
+    Empty where no such place is declared.
+    """
+    declared = _declared_at(cls, path)
+    return describe(*declared[0]) if declared else ""
 
 
-def _inside(annotation: Any, bounds: tuple[Any, ...], part: str | int) -> list[Declared]:
+def model_at(cls: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
+    """The noun that stands at `path` inside a `cls`, if one does."""
+    models = (_model_in(annotation) for annotation, _ in _declared_at(cls, path))
+    return next((model for model in models if model is not None), None)
+
+
+def _declared_at(cls: type[BaseModel], path: Sequence[str | int]) -> list[Declared]:
+    """What is declared for `path`; several where it leads through a union."""
+    declared: list[Declared] = [(cls, ())]
+    for part in path:
+        declared = [step for annotation, _ in declared for step in _inside(annotation, part)]
+    return declared
+
+
+def _inside(annotation: Any, part: str | int) -> list[Declared]:
     """What `annotation` declares for its field, element or value `part`, for every branch of a union."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is typing.Annotated:
-        return _inside(args[0], (), part)
+        return _inside(args[0], part)
     if origin in (typing.Union, types.UnionType):
-        return [found for arg in args for found in _inside(arg, (), part)]
+        return [found for arg in args for found in _inside(arg, part)]
     if origin is tuple and isinstance(part, int):
         return [(args[0], ())]
     if origin is dict:
@@ -57,7 +66,7 @@ def describe(annotation: Any, bounds: tuple[Any, ...] = ()) -> str:
         parts = [describe(arg, bounds) for arg in args if arg is not types.NoneType]
         return "a number" if parts == ["an integer", "a number"] else " or ".join(parts)
     if origin is Literal:
-        return args[0].__repr__() if len(args) == 1 else "one of " + ", ".join(map(str, args))
+        return repr(args[0]) if len(args) == 1 else "one of " + ", ".join(map(str, args))
     if annotation in (int, float):
         return ("an integer" if annotation is int else "a number") + _range(bounds)
     if origin is tuple:
@@ -67,8 +76,8 @@ def describe(annotation: Any, bounds: tuple[Any, ...] = ()) -> str:
         return f"a mapping of {describe(args[0])} to {describe(args[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "a mapping with the keys " + ", ".join(annotation.model_fields)
-    if isinstance(annotation, type) and hasattr(annotation, "__members__"):
-        return "one of " + ", ".join(str(member.value) for member in annotation)  # type: ignore[attr-defined]  # an Enum, by its __members__
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return "one of " + ", ".join(str(member.value) for member in annotation)
     return {str: "text", bool: "true or false"}.get(annotation, "a value")
 
 
@@ -84,14 +93,6 @@ def _range(bounds: tuple[Any, ...]) -> str:
         return f" from {found['ge']} to {found['le']}"
     both = " and ".join(part for part in (low, high) if part)
     return f" of {both}" if both.startswith("at") else f" {both}" if both else ""
-
-
-def model_at(cls: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
-    """The noun that stands at `path` inside a `cls`, if one does."""
-    declared = [_of_class(cls)]
-    for part in path:
-        declared = [step for place in declared for step in _inside(*place, part)]
-    return next((model for annotation, _ in declared if (model := _model_in(annotation))), None)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -19,7 +19,7 @@ from has.errors import InputError
 from has.files.atomic import replace_atomic, write_atomic
 from has.files.jsonl import append_line, parse_json, read_lines
 from has.files.records import COLUMNS, save_records
-from has.files.tables import read_rows, save_table
+from has.files.tables import read_table, save_table
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -110,18 +110,35 @@ def test_tables_by_their_ending(tmp_path):
         save_table(rows, tmp_path / "t.html")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("t.csv", "\na,b\n1,x\n\n2,y\n", [3, 5]),
+        ("t.csv", 'a,b\n1,"x\nx"\n2,y\n', [2, 4]),
+        ("t.jsonl", '\n{"a": 1}\n\n{"a": 2}\n', [2, 4]),
+    ],
+)
+def test_lines_are_those_of_the_file_also_past_blank_ones(tmp_path, name, text, lines):
+    (tmp_path / name).write_text(text)
+    assert read_table(tmp_path / name, ("b",)).lines == lines
+
+
+def test_truth_values_are_written_as_in_json(tmp_path):
+    save_table([{"a": True}, {"a": False}], tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == "a\ntrue\nfalse\n"
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_data_frame_and_an_empty_table_are_written_too(tmp_path, ending):
     path = tmp_path / f"t.{ending}"
     save_table(pd.DataFrame({"a": [1, 2], "b": [0.5, float("nan")], "c": ["x", None]}), path)
-    assert read_rows(path, ("c",)) == (
-        ["a", "b", "c"],
-        [{"a": 1, "b": 0.5, "c": "x"}, {"a": 2, "b": None, "c": None}],
-    )
+    table = read_table(path, ("c",))
+    assert table.columns == ["a", "b", "c"]
+    assert table.rows == [{"a": 1, "b": 0.5, "c": "x"}, {"a": 2, "b": None, "c": None}]
     save_table([], path, columns=("a", "b"))
-    assert read_rows(path)[0] == ["a", "b"]
+    assert read_table(path).columns == ["a", "b"]
     save_table(pd.DataFrame({"a": [], "b": []}), path)
-    assert read_rows(path) == (["a", "b"], [])
+    assert (read_table(path).columns, read_table(path).rows) == (["a", "b"], [])
 
 
 def records_of_two() -> Records:

@@ -247,6 +247,7 @@ def test_folders_missing_files_and_impossible_names(tmp_path, kind):
         (tmp_path / ("gone-" + name), "no such file"),
         (tmp_path / ("x" * 5000), "cannot be looked up"),
         (Path("a\0b"), ""),
+        (Path("/dev/zero"), "device"),
     ):
         with pytest.raises(InputError) as error:
             load(path)
