@@ -1,0 +1,176 @@
+"""Profiles measured for real, on the bundled image model with a kept table of small costs."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from has.core.stage import Beside, Stage
+from has.device import nominal
+from has.device.base import Work
+from has.device.cpu import VirtualGpu
+from has.device.device_model import VIRTUAL_GPU
+from has.device.nominal import Costs, Nominal
+from has.errors import InputError, MissingError
+from has.files.jsonl import read_lines
+from has.files.profile import load_profile
+from has.latency.lookup import LatencyModel
+from has.profiler import run as runner
+from has.profiler.points import work_file_path
+from has.profiler.run import Forecast, profile_device
+
+SMALL = {"sm": [50, 100], "batch": [1, 2], "tokens": [64]}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """About what the works cost: pacing needs no more than that for the host to keep up."""
+    encode = Costs((1, 2), (64,), ((0.03,), (0.06,)))
+    prefill = Costs((1, 2), (64,), ((0.03,), (0.06,)))
+    decode = Costs((1, 2), (64,), ((0.010,), (0.012,)))
+    return Nominal("tiny-image", 0.8, 0.2, {"encode": encode, "prefill": prefill, "decode": decode})
+
+
+@pytest.fixture(autouse=True)
+def _kept(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HAS_CPU_SHARE", raising=False)
+    nominal.keep(table)
+
+
+@pytest.fixture(scope="module")
+def measured(table, tmp_path_factory):
+    """One profile, measured once: interrupted after some points, then gone on with."""
+    folder = tmp_path_factory.mktemp("profile")
+    out = folder / "p.parquet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.delenv("HAS_CPU_SHARE", raising=False)
+        nominal.keep(table)
+
+        def interrupt(progress):
+            if progress.done == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            profile_device("tiny-image", out=out, progress=interrupt, **SMALL)
+        left = psutil.Process().children(recursive=True)
+        early = read_lines(work_file_path(out))
+        with work_file_path(out).open("a") as file:
+            file.write('{"setup": "to')  # what a kill in the middle of a write leaves
+        seen = []
+        profile = profile_device("tiny-image", out=out, progress=seen.append, **SMALL)
+        lines = read_lines(work_file_path(out))
+    return {"profile": profile, "out": out, "early": early, "left": left, "lines": lines, "seen": seen}
+
+
+@pytest.mark.live
+def test_an_interrupt_leaves_no_process_and_loses_no_finished_point(measured):
+    assert not measured["left"]
+    early, lines = measured["early"], measured["lines"]
+    assert len(early) >= 4
+    assert lines[: len(early)] == early
+    points = [tuple(line["point"]) for line in lines if "point" in line]
+    assert len(points) == len(set(points)) == len(measured["profile"].rows)
+
+
+@pytest.mark.live
+def test_progress_ends_complete_and_never_falls(measured):
+    done = [progress.done for progress in measured["seen"]]
+    assert done == sorted(done)
+    assert measured["seen"][-1].done == measured["seen"][-1].total == len(measured["profile"].rows)
+
+
+@pytest.mark.live
+def test_the_file_is_the_profile_and_look_ups_work(measured):
+    profile = measured["profile"]
+    assert load_profile(measured["out"]) == profile
+    model = LatencyModel.from_profile(profile)
+    for stage, beside in (
+        ("encode", "prefill"),
+        ("prefill", "encode"),
+        ("decode", "none"),
+        ("preprocess", "none"),
+    ):
+        assert model.covers(stage, beside)
+    metadata = profile.metadata
+    assert metadata.device == "cpu (emulated)"
+    assert metadata.source == "measured"
+    assert metadata.sm_count == VIRTUAL_GPU.sm_count
+    assert metadata.kv_bytes_per_token == 7680
+    assert metadata.weights_bytes.lm > metadata.weights_bytes.encoder > 0
+    assert metadata.memory_bytes == VIRTUAL_GPU.memory_bytes
+    assert VIRTUAL_GPU.digest() in str(metadata.model_extra)
+
+
+@pytest.mark.live
+def test_the_device_was_measured_not_its_declaration(measured, table):
+    """Rows alone agree with the declared formula within its jitter; rows beside show the interference."""
+    device = VirtualGpu(table)
+    model = LatencyModel.from_profile(measured["profile"])
+    for stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):
+        for share in (50, 100):
+            meant = device.meant_s(Work(stage, 2, 64, share))
+            assert model.seconds(stage, 2, 64, share) == pytest.approx(meant, rel=0.05)
+    for stage, beside in ((Stage.ENCODE, Beside.PREFILL), (Stage.PREFILL, Beside.ENCODE)):
+        slowdown = model.seconds(stage, 2, 64, 50, beside) / model.seconds(stage, 2, 64, 50)
+        declared = VIRTUAL_GPU.stage(stage).slowdown(0.5, 0.5)
+        assert 1.02 < slowdown < declared * 1.05
+
+
+@pytest.mark.live
+def test_a_second_run_measures_nothing(measured, tmp_path, table, monkeypatch):
+    monkeypatch.setattr(runner, "Fleet", lambda *_: pytest.fail("measured again"))
+    again = profile_device("tiny-image", out=measured["out"], **SMALL)
+    assert again.rows == measured["profile"].rows
+
+
+def test_points_of_another_device_or_sampling_are_not_used(tmp_path):
+    from has.profiler.plan import Point
+    from has.profiler.points import Measured, WorkFile
+
+    point = Point(Stage.ENCODE, 50.0, 1, 64, 50.0)
+    path = tmp_path / "w.points.jsonl"
+    WorkFile(path, "one").add(point, Measured((0.1, 0.2), 1.0, 50.0))
+    assert point in WorkFile(path, "one")
+    assert WorkFile(path, "one").measured[point.key].samples == (0.1, 0.2)
+    assert point not in WorkFile(path, "other")
+
+
+def test_what_cannot_be_profiled_here_is_said():
+    with pytest.raises(MissingError, match="cpu device"):
+        profile_device("tiny-image", "cuda")
+    with pytest.raises(InputError, match="bundled"):
+        profile_device("llava-v1.6-34b")
+    with pytest.raises(InputError, match="virtual GPUs"):
+        profile_device("tiny-image", virtual_gpus=9)
+
+
+def test_at_most_as_many_gpus_are_busy_as_there_are_and_real_times_are_taken_alone():
+    from has.profiler.plan import Companion, Point, load
+
+    companion = Companion(Stage.PREFILL, 1, 64)
+    waiting = [Point(Stage.ENCODE, 50.0, b, 64, 50.0, companion) for b in range(1, 4)]
+    waiting += [Point(Stage.ENCODE, 20.0, b, 64, 20.0) for b in range(1, 8)]
+    waiting += [Point(Stage.KV_TRANSFER, 100.0, 1, 64, 100.0)]
+    running: dict = {}
+    order = []
+    while waiting or running:
+        runner._assign(waiting, running, 6, 2)
+        assert running
+        assert sum(load(point) for point in running.values()) <= 2 + 1e-9
+        if any(point.stage is Stage.KV_TRANSFER for point in running.values()):
+            assert len(running) == 1
+        order.append(running.pop(max(running)))
+    assert len(order) == 11
+
+
+def test_the_forecast_follows_what_was_done(monkeypatch):
+    from has.profiler.plan import Point
+
+    now = iter([0.0, 10.0])
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(now))
+    points = [Point(Stage.ENCODE, 100.0, 1, 64, 100.0), Point(Stage.ENCODE, 50.0, 2, 64, 50.0)]
+    forecast = Forecast(points)
+    # the second has twice the work of the first
+    assert forecast.left_s(points[0]) == pytest.approx(20.0)
