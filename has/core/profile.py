@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable
+from itertools import product
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -77,6 +79,44 @@ class Profile(Noun):
         if missing:
             raise ValueError(f"rows: no row of stage {', '.join(missing)}")
         return self
+
+
+class GridHole(NamedTuple):
+    """A point that rows lack to fill their grid, and what the grid's axes hold, in words."""
+
+    stage: Stage
+    beside: Beside
+    sm_percent: float
+    batch: int
+    tokens: int
+    axes: str
+
+    @property
+    def words(self) -> str:
+        name = str(self.stage) if self.beside == Beside.NONE else f"{self.stage} beside {self.beside}"
+        return (
+            f"the rows of {name} do not fill their grid: there is no point"
+            f" (sm_percent {self.sm_percent:g}, batch {self.batch}, tokens {self.tokens})"
+        )
+
+
+def grid_hole(rows: Iterable[ProfilePoint]) -> GridHole | None:
+    """The first hole, if there is one: of each stage and `beside`, every share needs every batch with
+    every token count, or there is nothing to interpolate between."""
+    grouped: dict[tuple[Stage, Beside], set[tuple[float, int, int]]] = {}
+    for row in rows:
+        grouped.setdefault((row.stage, row.beside), set()).add((row.sm_percent, row.batch, row.tokens))
+    for (stage, beside), points in grouped.items():
+        shares, batches, tokens = (sorted({point[axis] for point in points}) for axis in range(3))
+        if len(points) == len(shares) * len(batches) * len(tokens):
+            continue
+        axes = "; ".join(
+            f"{name} {', '.join(f'{value:g}' for value in axis)}"
+            for name, axis in (("sm_percent", shares), ("batch", batches), ("tokens", tokens))
+        )
+        share, batch, token = next(p for p in product(shares, batches, tokens) if p not in points)
+        return GridHole(stage, beside, share, int(batch), int(token), axes)
+    return None
 
 
 def _words(row: ProfilePoint) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from has.core.profile import Profile, ProfileMetadata, ProfilePoint
+from has.core.profile import Profile, ProfileMetadata, ProfilePoint, grid_hole
 from has.errors import InputError
 from has.files.atomic import write_atomic
 from has.files.jsonl import parse_json
@@ -43,9 +43,18 @@ def load_profile(path: str | Path) -> Profile:
     if not table.rows:
         raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
     try:
-        return profile_from_rows(metadata, table.rows, where=str(path))
+        profile = profile_from_rows(metadata, table.rows, where=str(path))
     except InputError as error:
         raise _with_line(error, path, table) from None
+    if (hole := grid_hole(profile.rows)) is not None:
+        raise InputError(
+            hole.words,
+            where=str(path),
+            field="rows",
+            allowed=f"every combination of {hole.axes}",
+            mend="the file may have been cut off; or measure the missing point",
+        )
+    return profile
 
 
 def profile_from_rows(

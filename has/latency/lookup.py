@@ -9,7 +9,7 @@ least SM share the latency grows as least/share; above the largest share it stay
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from has.core.compiled import compiled
-from has.core.profile import Profile, ProfileMetadata, ProfilePoint
+from has.core.profile import Profile, ProfileMetadata, ProfilePoint, grid_hole
 from has.core.stage import Beside, Stage
 from has.errors import InputError
 
@@ -105,16 +105,20 @@ class Grid:
     @classmethod
     def from_rows(cls, rows: Iterable[ProfilePoint], where: str = "profile") -> Grid:
         """Rows of one stage and `beside`. Raises InputError unless they fill their grid, once each."""
-        points = {(row.sm_percent, float(row.batch), float(row.tokens)): row for row in rows}
-        axes = [sorted({key[i] for key in points}) for i in range(3)]
-        values = np.empty([len(axis) for axis in axes])
-        for index in itertools.product(*map(range, values.shape)):
-            key = (axes[0][index[0]], axes[1][index[1]], axes[2][index[2]])
-            if key not in points:
-                raise _hole(next(iter(points.values())), key, axes, where)
-            values[index] = points[key].latency_s
-        sm, batch, tokens = (np.array(axis, np.float64) for axis in axes)
-        return cls(sm, batch, tokens, values)
+        rows = list(rows)
+        if (hole := grid_hole(rows)) is not None:
+            raise InputError(
+                hole.words,
+                where=where,
+                field="rows",
+                allowed=f"every combination of {hole.axes}",
+                mend="measure the missing point, or leave out the rows that only other combinations have",
+            )
+        keys = [(row.sm_percent, float(row.batch), float(row.tokens)) for row in rows]
+        sm, batch, tokens = (np.unique(axis) for axis in zip(*keys, strict=True))
+        latency = dict(zip(keys, (row.latency_s for row in rows), strict=True))
+        ordered = [latency[key] for key in itertools.product(sm.tolist(), batch.tolist(), tokens.tolist())]
+        return cls(sm, batch, tokens, np.array(ordered, np.float64).reshape(len(sm), len(batch), len(tokens)))
 
     @classmethod
     def free(cls) -> Grid:
@@ -129,20 +133,6 @@ class Grid:
                 self.sm, self.batch, self.tokens, self.values, float(sm_percent), float(batch), float(tokens)
             )
         )
-
-
-def _hole(
-    row: ProfilePoint, key: tuple[float, float, float], axes: Sequence[Sequence[float]], where: str
-) -> InputError:
-    shares, batches, tokens = (", ".join(f"{value:g}" for value in axis) for axis in axes)
-    return InputError(
-        f"the rows of {_name(row.stage, row.beside)} do not fill their grid: there is no point"
-        f" (sm_percent {key[0]:g}, batch {key[1]:g}, tokens {key[2]:g})",
-        where=where,
-        field="rows",
-        allowed=f"every combination of sm_percent {shares}; batch {batches}; tokens {tokens}",
-        mend="measure the missing point, or leave out the rows that only other combinations have",
-    )
 
 
 def _name(stage: str, beside: str) -> str:

@@ -192,6 +192,7 @@ WRONG = [
     ("profile", "float for int", "encode,50,1,", "encode,50,1.5,", "rows.1.batch"),
     ("profile", "share over 100", "encode,50", "encode,500", "rows.1.sm_percent"),
     ("profile", "point twice", "encode,50", "encode,100", "rows.1"),
+    ("profile", "hole in the grid", "encode,50,1,64", "encode,50,2,64", "rows"),
     ("profile", "unknown stage", "encode,50", "encoder,50", "rows.1.stage"),
     ("profile", "empty cell", "encode,50", "encode,", "rows.1.sm_percent"),
     ("profile", "short row", "encode,50,1,64,0.2", "encode,50,1", "rows.1"),
