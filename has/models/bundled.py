@@ -38,7 +38,7 @@ MEL_BINS = 80
 def build(name: str, seed: int = 0) -> Any:
     """The transformers model `name`, float32, in eval mode; its weights depend on name and seed alone."""
     model = {"tiny-image": _image, "tiny-video": _video, "tiny-audio": _audio}[name]()
-    _draw_weights(model, name, seed)
+    draw_weights(model, name, seed)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = int(Special.PAD)
     model.generation_config.do_sample = False
@@ -125,7 +125,7 @@ def _audio() -> Any:
 
 
 @torch.no_grad()
-def _draw_weights(model: torch.nn.Module, name: str, seed: int) -> None:
+def draw_weights(model: torch.nn.Module, name: str, seed: int) -> None:
     """Normal weights that keep activations near unit variance, so that attention and media matter.
 
     Transformers' own initialisation (σ = 0.02) leaves tiny models that repeat their last token

@@ -152,7 +152,7 @@ class PixelGridRule(TokenRule):
     A video's pixel bounds hold per frame, or over all its frames together (`video_total`,
     Qwen3-VL, whose time stamps between frames are text and not counted here). Its frame count is
     a multiple of `temporal` (Qwen2-VL, 2.5-VL), or is filled up by repeating the last frame
-    (`whole_groups` false).
+    (`whole_groups` false). Pixels are normalised by CLIP's statistics, or to -1..1 (`centred`).
     """
 
     patch: int = 14
@@ -164,6 +164,7 @@ class PixelGridRule(TokenRule):
     video_max_pixels: int = 768 * 28 * 28
     video_total: bool = False
     whole_groups: bool = True
+    centred: bool = False
     min_frames: int = 4
     max_frames: int = 768
     fps: float = 2.0

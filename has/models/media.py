@@ -18,7 +18,7 @@ import numpy.typing as npt
 from has.errors import InputError
 from has.models import audio, pixels
 from has.models.audio_rules import ChunkRule
-from has.models.image_rules import PixelGridRule, TileRule
+from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
 from has.models.tokens import token_rule
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Grid(NamedTuple):
     """Where a media item's embeddings stand in space and time; only M-RoPE models look at it.
 
     t, h, w count patches before merging; `step_s` is the time between two temporal patches.
+    (For LLaVA-NeXT t counts tiles, and h, w are the picture's own pixels, by which it unpads.)
     """
 
     kind: str
@@ -114,6 +115,11 @@ def decode_media(
     if kind == "image" and isinstance(rule, TileRule):
         cut = pixels.tiles(load_image(data, limits), rule)
         return MediaInput(kind, {"pixels": cut}, len(cut) * rule.tile_tokens, Grid(kind, len(cut)))
+    if kind == "image" and isinstance(rule, AnyresRule):
+        image = load_image(data, limits)
+        cut = pixels.anyres(image, rule)
+        tokens = rule.image(*image.size)
+        return MediaInput(kind, {"pixels": cut}, tokens, Grid(kind, len(cut), image.height, image.width))
     if kind in ("image", "video") and isinstance(rule, PixelGridRule):
         if kind == "image":
             frames, rate = [load_image(data, limits)], rule.fps

@@ -5,13 +5,14 @@ The families' own processors do the same; tests hold the two equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from has.models.image_rules import PixelGridRule, TileRule
+from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,6 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+CENTRED = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """Mean and standard deviation of each colour, for pixels scaled to 0..1."""
 
 
@@ -34,6 +36,28 @@ def tiles(image: Image, rule: TileRule) -> Floats:
     return np.ascontiguousarray(cut)
 
 
+def anyres(image: Image, rule: AnyresRule) -> Floats:
+    """[1 + rows·columns, 3, tile, tile]: the whole image in one tile, then the best grid, row by row.
+
+    On its grid the image keeps its aspect ratio, centred on black.
+    """
+    from PIL import Image as pillow
+
+    rows, columns = rule.best_grid(*image.size)
+    side = rule.tile
+    wide, high = columns * side, rows * side
+    if wide / image.width < high / image.height:
+        fitted = (wide, min(math.ceil(image.height * (wide / image.width)), high))
+    else:
+        fitted = (min(math.ceil(image.width * (high / image.height)), wide), high)
+    sheet = pillow.new("RGB", (wide, high))
+    place = ((wide - fitted[0]) // 2, (high - fitted[1]) // 2)
+    sheet.paste(image.resize(fitted, pillow.Resampling.BICUBIC), place)
+    grid = _pixels(sheet, wide, high, *CLIP)
+    cut = grid.reshape(3, rows, side, columns, side).transpose(1, 3, 0, 2, 4).reshape(-1, 3, side, side)
+    return np.concatenate([_pixels(image, side, side, *CLIP)[None], cut])
+
+
 def patches(
     frames: Sequence[Image], rule: PixelGridRule, *, video: bool
 ) -> tuple[Floats, tuple[int, int, int]]:
@@ -42,7 +66,8 @@ def patches(
     Patches of one merge square lie together. An image is one frame, repeated to fill `temporal`.
     """
     wide, high = rule.resized(*frames[0].size, len(frames) if video else None)
-    sheet = np.stack([_pixels(frame, wide, high, *CLIP) for frame in frames])
+    statistics = CENTRED if rule.centred else CLIP
+    sheet = np.stack([_pixels(frame, wide, high, *statistics) for frame in frames])
     missing = -len(sheet) % rule.temporal
     if missing:
         sheet = np.concatenate([sheet, np.repeat(sheet[-1:], missing, axis=0)])

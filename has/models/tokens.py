@@ -43,6 +43,7 @@ _RULES: Final[tuple[tuple[str, TokenRule], ...]] = (
             video_max_pixels=768 * 32 * 32,
             video_total=True,
             whole_groups=False,
+            centred=True,
         ),
     ),
     ("pixtral", RowBreakRule()),

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from has.errors import InputError
-from has.models.image_rules import PixelGridRule, TileRule
+from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
 from has.models.media import Grid, MediaLimits, decode_media, load_image
 from has.models.names import BUNDLED
-from has.models.pixels import patches, tiles
+from has.models.pixels import anyres, patches, tiles
 from has.models.synthetic import media_bytes, synthetic_media
 from has.models.tokens import media_tokens, nearest_media_tokens
 from tests.models.clips import clip, sound
@@ -58,16 +58,34 @@ def test_tiles_are_the_processor_s(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", [(300, 500), (28, 28), (1920, 1080), (64, 900)])
-def test_patches_are_the_processor_s(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("patch", "centred"), [(14, False), (16, True)])
+def test_patches_are_the_processor_s(size: tuple[int, int], patch: int, centred: bool) -> None:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    rule = PixelGridRule(max_pixels=448 * 448)
-    processor = Qwen2VLImageProcessorPil(size={"shortest_edge": 3136, "longest_edge": 448 * 448})
+    rule = PixelGridRule(max_pixels=448 * 448, patch=patch, centred=centred)
+    statistics = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3} if centred else {}
+    processor = Qwen2VLImageProcessorPil(
+        size={"shortest_edge": 3136, "longest_edge": 448 * 448}, patch_size=patch, **statistics
+    )
     image = picture(*size)
     reference = processor(images=[image], return_tensors="np")
     flat, grid = patches([image], rule, video=False)
     assert grid == tuple(reference["image_grid_thw"][0])
     np.testing.assert_allclose(flat, reference["pixel_values"], atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(300, 500), (336, 336), (1000, 1000), (1920, 1080), (101, 900), (55, 54)])
+def test_anyres_is_the_processor_s(size: tuple[int, int]) -> None:
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+
+    processor = LlavaNextImageProcessorPil(
+        size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336}
+    )
+    image = picture(*size)
+    reference = processor(images=[image], return_tensors="np")["pixel_values"][0]
+    np.testing.assert_allclose(anyres(image, AnyresRule()), reference, atol=1e-5)
+    item = decode_media("image", encoded(image, "PNG"), "llava-v1.6-34b")
+    assert item.tokens == media_tokens("llava-v1.6-34b", image_px=size)
 
 
 def test_a_video_of_one_repeated_frame_is_an_image_in_each_step() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 from has.errors import MissingError
 from has.models.families.base import Family
 from has.models.families.internvl import InternVL
+from has.models.families.llava_next import LlavaNext
 from has.models.families.qwen2_5_vl import Qwen2_5VL
 from has.models.families.voxtral import Voxtral
 
-FAMILIES: tuple[type[Family], ...] = (InternVL, Qwen2_5VL, Voxtral)
+FAMILIES: tuple[type[Family], ...] = (InternVL, LlavaNext, Qwen2_5VL, Voxtral)
 
 
-__all__ = ["FAMILIES", "Family", "InternVL", "Qwen2_5VL", "Voxtral", "family_of"]
+__all__ = ["FAMILIES", "Family", "InternVL", "LlavaNext", "Qwen2_5VL", "Voxtral", "family_of"]
 
 
 def family_of(model: Any) -> Family:
