@@ -1,0 +1,1 @@
+"""The `has` command: one file a command; `wiring` chooses adapters, `console` and `render` speak."""

@@ -1,0 +1,114 @@
+"""`has deploy`: serves a deployment behind an OpenAI-compatible API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from has.cli import inputs, options
+from has.cli.console import Talk, talk
+from has.cli.defaults import Defaults
+
+if TYPE_CHECKING:
+    from has.core.deployment import Deployment
+
+
+def command(
+    deployment: Annotated[
+        Path, typer.Argument(metavar="DEPLOYMENT", help="Deployment file, such as best.yaml.")
+    ],
+    engine: Annotated[
+        str | None, typer.Option("--engine", parser=options.choice("local"), metavar="local", hidden=True)
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", parser=options.whole(0, 65535), metavar="N", help="Port; 0 is any."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key",
+            metavar="KEY",
+            envvar="HAS_API_KEY",
+            help="Asked of every request, but for /health and /ready.",
+        ),
+    ] = None,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--served-model-name", metavar="NAME", help="Name clients use; may be given more than once."
+        ),
+    ] = None,
+    allowed_media_domains: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-media-domains",
+            metavar="A,B",
+            help="Hosts that media may be fetched from. Default: none.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which workers would be started with what, and end.")
+    ] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Serve a deployment behind an OpenAI-compatible API: /v1/chat/completions with images, video and audio.
+
+    Needs neither profile nor evidence. Ctrl-C (or SIGTERM) takes no new requests, ends those in
+    flight, and leaves nothing behind.
+    """
+    with talk(json=json, quiet=quiet) as t:
+        from has.files.deployment import load_deployment
+
+        defaults = Defaults()
+        plan = load_deployment(deployment)
+        defaults.pick("--engine", engine, "local", "the bundled runtime")
+        host = defaults.pick("--host", host, "127.0.0.1", "this machine alone")
+        port = defaults.pick("--port", port, 8000)
+        if api_key is None:
+            defaults.note("--api-key", "none", "whoever reaches the port is served")
+        inputs.note_deployment_defaults(plan, defaults)
+        profile = None
+        if plan.topology == "disaggregated" and plan.sm_table is None:
+            profile = inputs.profile_of(plan, deployment)
+            defaults.note("--profile", profile or "none", "for sm_table" if profile else "sm_table: streams")
+        defaults.tell(t)
+        if dry_run:
+            _say_what_would_run(t, plan)
+            return
+        from has.cli import wiring
+
+        domains = [name.strip() for name in (allowed_media_domains or "").split(",") if name.strip()]
+        wiring.serve(
+            plan,
+            host=host,
+            port=port,
+            api_key=api_key,
+            served_model_names=served_model_name or [],
+            allowed_media_domains=domains,
+            profile=profile,
+            say=t.say,
+            on_ready=lambda url: t.result({"url": url, "deployment": plan}, f"ready: {url}"),
+        )
+
+
+def _say_what_would_run(t: Talk, plan: Deployment) -> None:
+    """Workers and their roles, after the checks that starting them would make."""
+    from has.cli import wiring
+    from has.report.document import Document, Section, Table
+    from has.report.terminal import draw
+
+    workers = wiring.planned_workers(plan)
+    document = Document(
+        f"Would start for {plan.label}: {len(workers)} processes, and the gateway",
+        (),
+        [Section("Workers", [Table(("process", "pool", "index", "role"), workers)])],
+    )
+    rows = [dict(zip(("process", "pool", "index", "role"), row, strict=True)) for row in workers]
+    t.result({"deployment": plan, "workers": rows}, lambda: draw(document))

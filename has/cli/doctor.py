@@ -1,0 +1,196 @@
+"""`has doctor`: what this machine offers, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import has
+from has.cli import options
+from has.cli.console import talk
+from has.errors import MissingError
+
+if TYPE_CHECKING:
+    from has.report.document import Document
+
+EXTRAS = {
+    "runtime": (
+        "torch",
+        "transformers",
+        "PIL",
+        "av",
+        "soundfile",
+        "fastapi",
+        "uvicorn",
+        "httpx",
+        "prometheus_client",
+    ),
+    "cuda": ("cuda.bindings", "pynvml"),
+    "skopt": ("skopt",),
+}
+"""The modules that each extra of the installation brings."""
+
+EXTRA_DOES = {
+    "runtime": "profiling, live trials, serving",
+    "cuda": "SM partitions and clocks of NVIDIA GPUs",
+    "skopt": "--sampler skopt-gp",
+}
+
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "dynamo": "ai-dynamo"}
+"""Serving engines: module, and the distribution it comes in."""
+
+
+def command(json: options.Json = False, quiet: options.Quiet = False) -> None:
+    """Say what this machine offers: devices, memory, SMs, partition mechanism, engines, and what is missing."""
+    with talk(json=json, quiet=quiet) as t:
+        from has.report.terminal import draw
+
+        found = examine()
+        t.result(found, lambda: draw(_document(found)))
+
+
+def examine() -> dict[str, Any]:
+    """Everything `has doctor --json` says."""
+    from has.device.detect import detect
+
+    devices = [_device(info) for info in detect()]
+    extras = {name: [m for m in modules if not _installed(m)] for name, modules in EXTRAS.items()}
+    engines = {name: _version(package) for name, package in ENGINES.items() if _installed(name)}
+    shared_memory = _free_bytes(Path("/dev/shm"))
+    found: dict[str, Any] = {
+        "has": has.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "shared_memory_free_bytes": shared_memory,
+        "devices": devices,
+        "extras": {name: {"installed": not missing, "missing": missing} for name, missing in extras.items()},
+        "engines": engines,
+        "shipped": _shipped(),
+    }
+    found["advice"] = _advice(found)
+    return found
+
+
+def _device(info: Any) -> dict[str, Any]:
+    from dataclasses import asdict, is_dataclass
+
+    return asdict(info) if is_dataclass(info) and not isinstance(info, type) else dict(info)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # the parent package is missing, or is damaged
+        return False
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown version"
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _shipped() -> dict[str, list[str]]:
+    from has.files.shipped import shipped
+
+    kinds: Mapping[Any, str] = {"profiles": "*.parquet", "search_spaces": "*.yaml", "workloads": "*.yaml"}
+    found = {}
+    for kind, pattern in kinds.items():
+        try:
+            found[kind] = sorted(path.name for path in shipped(kind).glob(pattern))
+        except MissingError:
+            found[kind] = []
+    return found
+
+
+def _advice(found: Mapping[str, Any]) -> list[str]:
+    """What to do about what is missing, most important first."""
+    lines = []
+    if not found["extras"]["runtime"]["installed"]:
+        lines.append(
+            "profiling, live trials and serving need the runtime: pip install 'has-epd[runtime]'"
+            " (planning with has search --on simulated and has simulate works without)"
+        )
+    nvidia = shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia").exists()
+    has_cuda = any(device.get("kind") == "cuda" for device in found["devices"])
+    if nvidia and not found["extras"]["cuda"]["installed"]:
+        lines.append("an NVIDIA driver is here; to use it: pip install 'has-epd[cuda]'")
+    if not nvidia and not has_cuda:
+        lines.append("no NVIDIA GPU is here: the cpu device runs real trials on virtual GPUs, slower")
+    if found["cores"] is not None and found["cores"] < 2:
+        lines.append("one core: live trials of several virtual GPUs will mostly fail their validity gate")
+    free = found["shared_memory_free_bytes"]
+    if free is not None and free < 1 << 30:
+        lines.append(f"/dev/shm has {free >> 20} MiB free; live trials want 1 GiB (docker: --shm-size=2g)")
+    if not found["engines"]:
+        lines.append(
+            "no serving engine (vllm, sglang, dynamo) is installed; has deploy uses the bundled runtime"
+        )
+    return lines
+
+
+def _document(found: Mapping[str, Any]) -> Document:
+    from has.report.document import Document, Section, Table, two_columns
+    from has.report.nouns import flatten
+
+    def gib(count: int | None) -> str | None:
+        return None if count is None else f"{count / 2**30:.1f} GiB"
+
+    machine = two_columns(
+        [
+            ("HAS", found["has"]),
+            ("Python", found["python"]),
+            ("system", found["system"]),
+            ("cores", found["cores"]),
+            ("memory", gib(found["memory_bytes"])),
+            ("shared memory free", gib(found["shared_memory_free_bytes"])),
+        ]
+    )
+    devices: list[str | Table] = [*(two_columns(flatten(device)) for device in found["devices"])] or ["none"]
+    extras = Table(
+        ("extra", "state", "for"),
+        [
+            (
+                name,
+                "installed" if state["installed"] else f"missing: {', '.join(state['missing'])}",
+                EXTRA_DOES[name],
+            )
+            for name, state in found["extras"].items()
+        ],
+    )
+    engines = ", ".join(f"{name} {at}" for name, at in found["engines"].items()) or "none"
+    shipped = two_columns((kind, ", ".join(names) or "none") for kind, names in found["shipped"].items())
+    return Document(
+        "What this machine offers",
+        found["advice"] or ["nothing is missing"],
+        [
+            Section("Machine", [machine]),
+            Section("Devices", devices),
+            Section("Parts of HAS", [extras]),
+            Section("Serving engines", [engines]),
+            Section("Shipped with HAS", [shipped]),
+        ],
+    )

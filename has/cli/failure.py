@@ -1,0 +1,153 @@
+"""How a command ends when it does not end well: one message, an exit status, never a traceback.
+
+With `--json` the failure is one JSON document on stdout too, `{"error": {...}}`, so that a script
+that reads stdout always finds one document there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+import typer
+
+from has.cli.console import complain, write_json
+from has.errors import HasError, InputError, MissingError, RunError
+
+INTERRUPTED = 130
+
+# typer brings its own copy of click in some versions and depends on it in others; its public
+# BadParameter derives from that click's exceptions either way.
+ClickException = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+_EXTRA_OF_MODULE = {
+    **dict.fromkeys(
+        (
+            "torch",
+            "transformers",
+            "PIL",
+            "av",
+            "soundfile",
+            "fastapi",
+            "uvicorn",
+            "httpx",
+            "prometheus_client",
+        ),
+        "runtime",
+    ),
+    **dict.fromkeys(("pynvml", "cuda"), "cuda"),
+    "aiconfigurator_core": "silicon",
+    "skopt": "skopt",
+}
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interruption that knows what was kept and how to go on; `resume` is the command line for it."""
+
+    def __init__(self, kept: str, resume: str = "") -> None:
+        super().__init__(kept)
+        self.kept = kept
+        self.resume = resume
+
+
+def show_failure(failure: BaseException, arguments: list[str]) -> int:
+    """Say what went wrong on stderr (and on stdout as JSON, if asked) and return the exit status."""
+    if isinstance(failure, SystemExit):
+        return failure.code if isinstance(failure.code, int) else 3
+    if isinstance(failure, BrokenPipeError):
+        return 0  # whoever read us has all they wanted
+    if isinstance(failure, typer.Abort):
+        failure = KeyboardInterrupt()
+    if isinstance(failure, KeyboardInterrupt):
+        return _interrupted(failure, arguments)
+    error = as_has_error(failure)
+    if os.environ.get("HAS_DEBUG"):
+        complain("".join(traceback.format_exception(failure)).rstrip())
+    complain(f"error: {error}")
+    if "--json" in arguments:
+        write_json({"error": describe(error)})
+    return error.exit_status
+
+
+def _interrupted(failure: KeyboardInterrupt, arguments: list[str]) -> int:
+    kept = failure.kept if isinstance(failure, Interrupted) else ""
+    resume = failure.resume if isinstance(failure, Interrupted) else ""
+    complain(f"interrupted{'; ' + kept if kept else ''}")
+    if resume:
+        complain(f"  go on: {resume}")
+    if "--json" in arguments:
+        write_json({"error": {"status": INTERRUPTED, "kind": "Interrupted", "message": kept, "mend": resume}})
+    return INTERRUPTED
+
+
+def as_has_error(failure: BaseException) -> HasError:
+    """The failure as one of ours: usage errors and missing packages get their place and mend."""
+    if isinstance(failure, HasError):
+        return failure
+    if isinstance(failure, ClickException):
+        return _usage_error(failure)
+    if isinstance(failure, ModuleNotFoundError) and failure.name:
+        extra = _EXTRA_OF_MODULE.get(failure.name.partition(".")[0])
+        if extra:
+            return MissingError(
+                f"the Python package {failure.name} is needed and not installed",
+                mend=f"pip install 'has-epd[{extra}]'",
+            )
+    if isinstance(failure, OSError) and failure.filename is not None:
+        return RunError(f"{failure.filename}: {failure.strerror or failure}")
+    return RunError(
+        f"an error nobody foresaw, and a fault of HAS: {type(failure).__name__}: {_one_line(failure)}",
+        mend="run it again with HAS_DEBUG=1 and report the traceback with the command line and `has doctor --json`",
+    )
+
+
+def _usage_error(failure: Any) -> InputError:
+    context = getattr(failure, "ctx", None)
+    path = context.command_path if context else "has"
+    parameter = getattr(failure, "param", None)
+    if parameter is not None:
+        field = (
+            parameter.opts[0] if parameter.opts[0].startswith("-") else (parameter.metavar or parameter.name)
+        )
+    else:
+        field = getattr(failure, "option_name", "") or ""
+    message = str(failure.message or "") or f"missing {'option' if field.startswith('-') else 'argument'}"
+    suggestions = getattr(failure, "possibilities", None)
+    return InputError(
+        message.rstrip("."),
+        where=path,
+        field=field,
+        mend=f"did you mean {' or '.join(suggestions)}?" if suggestions else f"{path} --help",
+    )
+
+
+def describe(error: HasError) -> dict[str, Any]:
+    """The error as a JSON object: status, kind, message, mend and, of bad input, where, field, value, allowed."""
+    told: dict[str, Any] = {
+        "status": error.exit_status,
+        "kind": type(error).__name__,
+        "message": error.message,
+        "mend": error.mend,
+    }
+    if isinstance(error, InputError):
+        told |= {"where": error.where, "field": error.field, "allowed": error.allowed}
+        if error.has_value:
+            told["value"] = (
+                error.value if isinstance(error.value, str | int | float | bool) else repr(error.value)
+            )
+    return told
+
+
+def _one_line(failure: BaseException) -> str:
+    text = " ".join(str(failure).split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def end_output() -> None:
+    """Flush stdout; where nobody reads it any more, keep the interpreter from complaining as it ends."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,205 @@
+"""Where a command finds what it was not given: the model, a profile that fits, the example workload, a run's copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from has.cli.defaults import Defaults
+from has.errors import HasError, InputError, MissingError
+
+if TYPE_CHECKING:
+    from has.core.deployment import Deployment
+    from has.core.profile import Profile, ProfileMetadata
+    from has.core.slo import Slo
+    from has.core.workload import Workload
+
+CPU = "cpu (emulated)"
+"""`device` of every profile that the cpu device made."""
+
+
+def bundled_model(model: str | None, modality: str | None, defaults: Defaults) -> str:
+    """The model to use on the cpu device: the one given, or the bundled one of the modality."""
+    from has.models.names import BUNDLED
+
+    if model is None:
+        wanted = modality or "image"
+        chosen = next(name for name, kind in BUNDLED.items() if kind == wanted)
+        why = f"the bundled {wanted} model, as the device is cpu"
+        return defaults.pick("--model", model, chosen, why)
+    if modality is not None and BUNDLED.get(model, modality) != modality:
+        raise InputError(
+            f"{model} takes {BUNDLED[model]}",
+            where="argument",
+            field="--modality",
+            value=modality,
+            allowed=BUNDLED[model],
+        )
+    return model
+
+
+def profile_path(model: str, device: str) -> Path:
+    """Where a profile goes that was given no place."""
+    return Path(f"profile-{model.replace('/', '--')}-{device}.parquet")
+
+
+def fitting_profile(model: str, device: str, folder: Path = Path()) -> Path | None:
+    """The newest profile in `folder`, its `profiles/` and its runs that fits model and device, or None.
+
+    Fits means: made for this model on this device. For the cpu device that is this machine's CPU under
+    the device model and the nominal table in force, for a profile of another machine, or from before the
+    table was measured anew, foretells other times than live trials would show.
+    """
+    found = []
+    for path in _candidates(folder):
+        try:
+            from has.files.profile import metadata_of
+
+            metadata = metadata_of(path)
+        except HasError:  # some other table
+            continue
+        if metadata.model == model and _fits(metadata, device):
+            found.append((metadata.date or "", path.stat().st_mtime, str(path), path))
+    return max(found)[-1] if found else None
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    yield from sorted(folder.glob("*.parquet"))
+    yield from sorted(folder.glob("profiles/*.parquet"))
+    yield from sorted(folder.glob("results/*/profile*.parquet"))
+
+
+def _fits(metadata: ProfileMetadata, device: str) -> bool:
+    if device != "cpu":
+        return metadata.device.startswith(device)
+    if metadata.device != CPU:
+        return False
+    from has.device import nominal
+    from has.device.device_model import VIRTUAL_GPU
+
+    extra = metadata.model_extra or {}
+    table = nominal.kept(metadata.model)
+    return (
+        table is not None
+        and extra.get("device_model_digest") == VIRTUAL_GPU.digest()
+        and extra.get("nominal_digest") == table.digest()
+    )
+
+
+def shipped_profile(model: str) -> Path | None:
+    """The profile of `model` that ships with HAS, or None."""
+    from has.files.profile import metadata_of
+    from has.files.shipped import shipped
+
+    try:
+        paths = sorted(shipped("profiles").glob("*.parquet"))
+    except MissingError:
+        return None
+    return next((path for path in paths if metadata_of(path).model == model), None)
+
+
+def example_workload(model: str) -> Path:
+    """The shipped workload for a model: its own if it is bundled, else the one of its modality."""
+    from has.files import facts
+    from has.files.shipped import shipped
+    from has.models.names import BUNDLED
+
+    folder = shipped("workloads")
+    if model in BUNDLED:
+        return folder / f"{model}.yaml"
+    try:
+        modalities = facts.model(model).get("modalities") or ()
+    except HasError:
+        modalities = ()
+    modality = next((m for m in ("image", "video", "audio") if m in modalities), "image")
+    return folder / f"{modality}.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a deployment is judged with: a profile and a workload, and where they came from."""
+
+    profile: Profile
+    workload: Workload
+    run: Path | None
+
+
+def run_of(deployment: Deployment, file: Path) -> Path | None:
+    """The run folder a deployment names in `evidence.run`, looked for from here and from beside the file."""
+    run = (deployment.evidence or {}).get("run")
+    if not isinstance(run, str) or not run:
+        return None
+    for place in (Path(run), file.resolve().parent / run, file.resolve().parent):
+        if (place / "manifest.json").is_file():
+            return place
+    return None
+
+
+def profile_of(deployment: Deployment, file: Path) -> Path | None:
+    """The profile to judge a deployment by: its run's copy, else the newest that fits, else a shipped one."""
+    copy = _run_copy(run_of(deployment, file), "profile.parquet")
+    return copy or fitting_profile(deployment.model, "cpu") or shipped_profile(deployment.model)
+
+
+def evidence_for(
+    deployment: Deployment, file: Path, profile: Path | None, workload: Path | None, defaults: Defaults
+) -> Evidence:
+    """Profile and workload for a deployment: what was given, else its run's copies, else what fits and ships."""
+    from has.files.profile import load_profile
+    from has.files.workload import load_workload
+
+    run = run_of(deployment, file)
+    if profile is None:
+        profile = _run_copy(run, "profile.parquet")
+        if profile is not None:
+            defaults.note("--profile", profile, "the copy its run kept")
+        else:
+            profile = fitting_profile(deployment.model, "cpu") or shipped_profile(deployment.model)
+            if profile is None:
+                raise InputError(
+                    f"no profile of {deployment.model} is here, and the deployment names no run that is",
+                    where=str(file),
+                    field="evidence.run",
+                    mend="give --profile FILE",
+                )
+            defaults.note(
+                "--profile", profile, "the newest that fits; the deployment names no run that is here"
+            )
+    if workload is None:
+        workload = _run_copy(run, "workload.yaml")
+        if workload is not None:
+            defaults.note("--workload", workload, "the copy its run kept")
+        else:
+            workload = example_workload(deployment.model)
+            defaults.note("--workload", workload, "the example for the model")
+    return Evidence(load_profile(profile), load_workload(workload), run)
+
+
+def _run_copy(run: Path | None, name: str) -> Path | None:
+    return run / name if run is not None and (run / name).is_file() else None
+
+
+def slo_in_force(
+    deployment: Deployment,
+    workload: Workload,
+    ttft_ms: float | None,
+    tpot_ms: float | None,
+    attainment: float | None,
+) -> Slo:
+    """Flag, then workload file, then deployment file."""
+    base = workload.slo or deployment.slo
+    given = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}
+    return base.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def note_deployment_defaults(deployment: Deployment, defaults: Defaults) -> None:
+    """Fields that change what happens and that the deployment file leaves open."""
+    from has.files.plain import short
+
+    for name in ("fill_probability", "encode_slowdown_budget", "max_num_seqs", "dispatch", "first_token"):
+        if name not in deployment.model_fields_set:
+            defaults.note(name, short(getattr(deployment, name)), "the deployment file says nothing")
+    if deployment.topology == "disaggregated" and deployment.sm_table is None:
+        defaults.note("sm_table", "derived", "from the profile, within encode_slowdown_budget")

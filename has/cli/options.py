@@ -1,0 +1,155 @@
+"""Options that several commands share, and the parsers that make a bad value a usage error (status 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _number(text: str | float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number") from None
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{text!r} is not finite")
+    return value
+
+
+def positive(text: str | float) -> float:
+    """A finite number above 0."""
+    value = _number(text)
+    if value <= 0:
+        raise typer.BadParameter(f"{text!r} is not above 0")
+    return value
+
+
+def non_negative(text: str | float) -> float:
+    """A finite number of at least 0."""
+    value = _number(text)
+    if value < 0:
+        raise typer.BadParameter(f"{text!r} is below 0")
+    return value
+
+
+def share(text: str | float) -> float:
+    """A number from 0 to 1."""
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise typer.BadParameter(f"{text!r} is not from 0 to 1")
+    return value
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Parser of one whole number from `least` to `most`."""
+
+    def check(text: str | int) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is no whole number") from None
+        if value < least or (most is not None and value > most):
+            bounds = f"from {least} to {most}" if most is not None else f"at least {least}"
+            raise typer.BadParameter(f"{text!r} is not {bounds}")
+        return value
+
+    return check
+
+
+def whole_numbers(least: int, most: int | None = None) -> Callable[[str], str]:
+    """Checks a list such as `1,2,4`; the text is kept, `as_integers` reads it."""
+
+    def check(text: str) -> str:
+        for part in text.split(","):
+            try:
+                value = int(part)
+            except ValueError:
+                raise typer.BadParameter(f"{part.strip()!r} in {text!r} is no whole number") from None
+            if value < least or (most is not None and value > most):
+                bounds = f"from {least} to {most}" if most is not None else f"at least {least}"
+                raise typer.BadParameter(f"{value} in {text!r} is not {bounds}")
+        if len(set(as_integers(text) or ())) != len(text.split(",")):
+            raise typer.BadParameter(f"{text!r} names a value twice")
+        return text
+
+    return check
+
+
+def as_integers(text: str | None) -> list[int] | None:
+    """`"1,2,4"` as [1, 2, 4]."""
+    return None if text is None else sorted(int(part) for part in text.split(","))
+
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no comments on stderr.")]
+Seed = Annotated[int, typer.Option("--seed", parser=whole(0), metavar="N", help="Seed of all that is drawn.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="M", help="Bundled model, Hugging Face id or folder. On cpu: tiny-image."
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="auto|cuda|cpu", help="Device. auto: cuda where there is one."),
+]
+Workload = Annotated[
+    Path | None, typer.Option("--workload", metavar="FILE", help="Workload file: arrivals, sizes, SLO.")
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="FILE", help="Profile of the stages (Parquet, or CSV + JSON)."),
+]
+TtftMs = Annotated[
+    float | None,
+    typer.Option("--ttft-ms", parser=positive, metavar="MS", help="SLO: time to first token, milliseconds."),
+]
+TpotMs = Annotated[
+    float | None,
+    typer.Option(
+        "--tpot-ms", parser=positive, metavar="MS", help="SLO: time per output token, milliseconds."
+    ),
+]
+Attainment = Annotated[
+    float | None,
+    typer.Option(
+        "--attainment", parser=share, metavar="SHARE", help="SLO: share of requests that must meet both."
+    ),
+]
+WarmupS = Annotated[
+    float,
+    typer.Option(
+        "--warmup-s",
+        parser=non_negative,
+        metavar="S",
+        help="Seconds after the first arrival that figures leave out.",
+    ),
+]
+
+
+def one_of(value: str | None, allowed: tuple[str, ...], option: str) -> str | None:
+    """`value` if it is one of `allowed`."""
+    if value is not None and value not in allowed:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
+    return value
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Parser of an option whose values are fixed words."""
+
+    def check(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{text!r} is none of {', '.join(allowed)}")
+        return text
+
+    return check
+
+
+def ending(file: Path | None, allowed: tuple[str, ...], option: str) -> None:
+    """Refuse a file to be written, before any work, whose ending says no kind that can be."""
+    if file is not None and file.suffix.lower() not in allowed:
+        raise typer.BadParameter(f"{str(file)!r} does not end in {' or '.join(allowed)}", param_hint=option)

@@ -1,0 +1,205 @@
+"""`has profile`: stage latencies against SM share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from has.cli import inputs, options, wiring
+from has.cli.console import Talk, talk
+from has.cli.defaults import Defaults
+from has.cli.failure import Interrupted
+
+if TYPE_CHECKING:
+    from has.core.profile import Profile
+    from has.profiler.run import Progress
+
+
+def command(
+    model: options.Model = None,
+    device: options.Device = None,
+    modality: Annotated[
+        str | None,
+        typer.Option(
+            "--modality",
+            metavar="image|video|audio",
+            parser=options.choice("image", "video", "audio"),
+            help="Take the bundled model of this modality.",
+        ),
+    ] = None,
+    sm: Annotated[
+        str | None,
+        typer.Option(
+            "--sm",
+            metavar="10,20,…",
+            parser=options.whole_numbers(1, 100),
+            help="SM shares to measure at, percent.",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch", metavar="1,2,4,8", parser=options.whole_numbers(1, 1024), help="Batch sizes, requests."
+        ),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens",
+            metavar="64,256,…",
+            parser=options.whole_numbers(1, 65536),
+            help="Tokens per request, of every stage.",
+        ),
+    ] = None,
+    full: Annotated[
+        bool | None,
+        typer.Option("--full/--quick", help="All shares, batches and sizes, or the few that a search needs."),
+    ] = None,
+    virtual_gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--virtual-gpus",
+            parser=options.whole(1, 8),
+            metavar="N",
+            help="cpu: measure on this many virtual GPUs at once.",
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Profile to write, .parquet or .csv.")
+    ] = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure how long each stage takes against SM share, batch and tokens, alone and co-located.
+
+    Every finished point is kept at once: interrupted, the same command goes on where it stopped;
+    finished, it measures nothing twice (--fresh does).
+    """
+    with talk(json=json, quiet=quiet) as t:
+        defaults = Defaults()
+        place = wiring.device(device, defaults)
+        name = (
+            inputs.bundled_model(model, modality, defaults)
+            if place == "cpu"
+            else wiring.required_model(model)
+        )
+        size = (
+            "full" if defaults.pick("--full/--quick", full, False, "few points; --full for all") else "quick"
+        )
+        out = Path(defaults.pick("--out", out, inputs.profile_path(name, place)))
+        if place == "cpu":
+            virtual_gpus = defaults.pick("--virtual-gpus", virtual_gpus, 8)
+        defaults.note("--seed", seed)
+        defaults.tell(t)
+        profile = measure(
+            t,
+            name,
+            place,
+            size=size,
+            sm=options.as_integers(sm),
+            batch=options.as_integers(batch),
+            tokens=options.as_integers(tokens),
+            virtual_gpus=virtual_gpus,
+            resume=not fresh,
+            out=out,
+            seed=seed,
+        )
+        metadata = profile.metadata.model_dump(mode="json", exclude_none=True)
+        answer = {"profile": out, "points": len(profile.rows), "metadata": metadata}
+        t.result(answer, lambda: _answer(profile, out))
+
+
+def measure(
+    talk: Talk,
+    model: str,
+    device: str,
+    *,
+    out: Path,
+    size: str = "quick",
+    sm: list[int] | None = None,
+    batch: list[int] | None = None,
+    tokens: list[int] | None = None,
+    virtual_gpus: int | None = None,
+    resume: bool = True,
+    seed: int = 0,
+) -> Profile:
+    """Measure and write a profile with progress shown; also what `has search` does where no profile fits."""
+    view = _ProgressView(talk)
+    try:
+        with view:
+            return wiring.profile(
+                model,
+                device,
+                size=size,
+                sm=sm,
+                batch=batch,
+                tokens=tokens,
+                out=out,
+                progress=view.show,
+                resume=resume,
+                virtual_gpus=virtual_gpus,
+                seed=seed,
+            )
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{view.done} of {view.total} points are measured and kept", "the same command again"
+        ) from None
+
+
+class _ProgressView:
+    """A bar with the time left on a terminal; elsewhere a line each tenth."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._bar: object = None
+        self._tenths = -1
+        self.done = self.total = 0
+
+    def __enter__(self) -> _ProgressView:
+        if self._talk.live:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            self._bar = Progress(
+                TextColumn("profiling"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]}"),
+                TextColumn("{task.description}", markup=False),
+                console=self._talk.console,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None, left="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._talk.live:
+            self._bar.stop()  # type: ignore[attr-defined]  # a rich Progress where live
+
+    def show(self, step: Progress) -> None:
+        self.done, self.total = step.done, step.total
+        left = "" if step.eta_s is None else f"{step.eta_s:.0f} s left"
+        if self._talk.live:
+            self._bar.update(  # type: ignore[attr-defined]  # likewise
+                self._task, completed=step.done, total=step.total, description=step.doing, left=left
+            )
+            return
+        tenths = 10 * step.done // max(step.total, 1)
+        if tenths > self._tenths:
+            self._tenths = tenths
+            self._talk.say(f"profiling {step.done}/{step.total}  {left}  {step.doing}".rstrip())
+
+
+def _answer(profile: Profile, out: Path) -> str:
+    shares = sorted({row.sm_percent for row in profile.rows})
+    stages = sorted({str(row.stage) for row in profile.rows})
+    return (
+        f"profile of {profile.metadata.model} on {profile.metadata.device}: {len(profile.rows)} points, written to {out}\n"
+        f"stages: {', '.join(stages)}; SM shares: {', '.join(f'{share:g}' for share in shares)} %\n"
+        f"next: has search --gpus 8 --profile {out}    or look at it: has show {out}"
+    )

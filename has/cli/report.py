@@ -1,0 +1,55 @@
+"""`has report`: tables and pictures of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from has.cli import options
+from has.cli.console import talk
+
+
+def command(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run folder, as has search writes it.")],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page there.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="DIR", help="Write the tables there as CSV.")
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="DIR", help="Write the tables there as Parquet.")
+    ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Report a run: the answer, the baselines, the trials, what was pruned and why.
+
+    Without --html, --csv or --parquet the report is printed. A run that was interrupted, or still
+    goes on, can be reported too.
+    """
+    with talk(json=json, quiet=quiet) as t:
+        from has.files.atomic import write_atomic
+        from has.report.html import page
+        from has.report.run import load_run, run_data, save_tables
+        from has.report.run_document import describe_run
+        from has.report.terminal import draw
+
+        run = load_run(run_dir)
+        document = describe_run(run)
+        written: list[Path] = []
+        if html is not None:
+            write_atomic(html, page(document, footer=f"has report {run_dir}"))
+            written.append(html)
+        if csv is not None:
+            written += save_tables(run, csv, "csv")
+        if parquet is not None:
+            written += save_tables(run, parquet, "parquet")
+        for path in written:
+            t.say(f"written: {path}")
+        if json:
+            t.result(run_data(run) | {"written": written}, "")
+        elif not written:
+            t.result(None, lambda: draw(document))

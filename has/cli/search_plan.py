@@ -1,0 +1,285 @@
+"""What a search is to do, once every default is taken: a new one from options, or an interrupted one from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from has.cli import inputs, wiring
+from has.cli.console import Talk
+from has.cli.defaults import Defaults
+from has.errors import InputError, MissingError
+
+if TYPE_CHECKING:
+    from has.core.profile import Profile
+
+RESULTS = Path("results")
+BEST = Path("best.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of `has search` as they were given; None is what was not."""
+
+    gpus: int | None = None
+    model: str | None = None
+    device: str | None = None
+    profile: Path | None = None
+    workload: Path | None = None
+    space: Path | None = None
+    rate: list[float] | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    attainment: float | None = None
+    objective: str | None = None
+    on: str | None = None
+    trials: int | None = None
+    sampler: str | None = None
+    no_prune: bool | None = None
+    baseline: list[Path] | None = None
+    price: float | None = None
+    trial_profile: Path | None = None
+    trial_noise: float | None = None
+    requests: int | None = None
+    run: Path | None = None
+    resume: Path | None = None
+    out: Path | None = None
+    seed: int | None = None
+
+
+MAY_CHANGE = ("trials", "baseline", "trial_profile", "trial_noise", "resume", "out")
+"""Options that go with --resume; all else stands in the run's manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """`arguments` are those of `has.search.run.search`, less the executor and the callbacks."""
+
+    arguments: Mapping[str, Any]
+    live: bool
+    run: Path
+    out: Path
+    trial_profile: Path | None = None
+    trial_noise: float = 0.0
+    baselines: tuple[Path, ...] = field(default=())
+
+    @property
+    def profile(self) -> Profile:
+        return self.arguments["profile"]  # type: ignore[no-any-return]  # put there by this module
+
+    @property
+    def budget(self) -> int:
+        from has.search.run import TRIALS
+
+        return self.arguments["trials"] or TRIALS[self.live]
+
+    @property
+    def resume_line(self) -> str:
+        """The command line that goes on with this search."""
+        words = [f"has search --resume {self.run}"]
+        words += [f"--baseline {path}" for path in self.baselines]
+        if self.trial_profile is not None:
+            words.append(f"--trial-profile {self.trial_profile}")
+        if self.trial_noise:
+            words.append(f"--trial-noise {self.trial_noise:g}")
+        if self.out != BEST:
+            words.append(f"--out {self.out}")
+        return " ".join(words)
+
+
+def resumed(given: Options, defaults: Defaults) -> SearchPlan:
+    """Go on with the run in `given.resume`, asking what it was asked."""
+    assert given.resume is not None
+    for name in Options.__dataclass_fields__:
+        if name not in MAY_CHANGE and getattr(given, name) is not None:
+            raise InputError(
+                "does not go with --resume: a resumed run is asked what it was asked",
+                where="argument",
+                field=f"--{name.replace('_', '-')}",
+                value=getattr(given, name),
+                allowed=", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE),
+            )
+    from has.search.journal import read_manifest
+    from has.search.run import resume_inputs
+
+    arguments = resume_inputs(given.resume)
+    if given.trials is not None:
+        arguments["trials"] = given.trials
+    arguments["baselines"] = given.baseline or ()
+    question = read_manifest(given.resume)["question"]
+    return SearchPlan(
+        arguments,
+        live=question["on"] == "live",
+        run=given.resume,
+        out=defaults.pick("--out", given.out, BEST),
+        trial_profile=given.trial_profile,
+        trial_noise=given.trial_noise or 0.0,
+        baselines=tuple(given.baseline or ()),
+    )
+
+
+def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
+    """A new search; measures a quick profile where none fits."""
+    from has.files.profile import load_profile
+    from has.files.space import load_space
+    from has.files.workload import load_workload
+
+    if given.gpus is None:
+        raise InputError(
+            "a search needs to know how many GPUs it may use",
+            where="argument",
+            field="--gpus",
+            mend="has search --gpus 8",
+        )
+    # Everything a person wrote is read before anything is measured.
+    space = None if given.space is None else load_space(given.space)
+    workload = None if given.workload is None else load_workload(given.workload)
+    profile = None if given.profile is None else load_profile(given.profile)
+    _check_baselines(given.baseline)
+    if given.trial_profile is not None:
+        load_profile(given.trial_profile)
+
+    if profile is None:
+        device = wiring.device(given.device, defaults)
+        model = (
+            inputs.bundled_model(given.model, None, defaults)
+            if device == "cpu"
+            else wiring.required_model(given.model)
+        )
+    else:
+        device = "cpu" if profile.metadata.device == inputs.CPU else ""
+        model = defaults.pick("--model", given.model, profile.metadata.model, "the profile's")
+    if workload is None:
+        path = inputs.example_workload(model)
+        defaults.note("--workload", path, "the example for the model")
+        workload = load_workload(path)
+    live = _live(given, model, device, defaults)
+    seed = defaults.pick("--seed", given.seed, 0)
+    _note_the_rest(given, workload.slo is not None, live, defaults)
+    out = defaults.pick("--out", given.out, BEST)
+    run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
+    if profile is None:
+        profile = _profile(model, device, talk, defaults)
+    arguments = {
+        "gpus": given.gpus,
+        "profile": profile,
+        "workload": workload,
+        "space": space,
+        "trials": given.trials,
+        "rate": given.rate or None,
+        "ttft_ms": given.ttft_ms,
+        "tpot_ms": given.tpot_ms,
+        "attainment": given.attainment,
+        "objective": given.objective,
+        "sampler": given.sampler or "auto",
+        "prune": not given.no_prune,
+        "baselines": given.baseline or (),
+        "price": given.price,
+        "requests": given.requests,
+        "seed": seed,
+        "model": model,
+        "run_dir": run,
+    }
+    return SearchPlan(
+        arguments,
+        live=live,
+        run=run,
+        out=out,
+        trial_profile=given.trial_profile,
+        trial_noise=given.trial_noise or 0.0,
+        baselines=tuple(given.baseline or ()),
+    )
+
+
+def _check_baselines(paths: list[Path] | None) -> None:
+    from has.files.deployment import load_deployment
+
+    for path in paths or ():
+        load_deployment(path)
+
+
+def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
+    """Whether trials run on devices: as asked, else where this machine has as many as the budget."""
+    assert given.gpus is not None
+    why_not = wiring.why_not_live(model, device, given.gpus)
+    if given.on is None and (given.trial_profile is not None or given.trial_noise is not None):
+        why_not = why_not or "--trial-profile and --trial-noise are of simulated trials"
+    if given.on is not None:
+        if given.on == "live" and why_not:
+            raise MissingError(f"live trials cannot run here: {why_not}", mend="--on simulated")
+        if given.on == "live" and (given.trial_profile is not None or given.trial_noise is not None):
+            raise InputError(
+                "is of simulated trials",
+                where="argument",
+                field="--trial-profile" if given.trial_profile is not None else "--trial-noise",
+                mend="--on simulated",
+            )
+        return given.on == "live"
+    live = not why_not
+    defaults.note(
+        "--on", "live" if live else "simulated", why_not or f"{given.gpus} virtual GPUs can run here"
+    )
+    return live
+
+
+def _note_the_rest(given: Options, workload_has_slo: bool, live: bool, defaults: Defaults) -> None:
+    """Defaults that `has.search` itself takes."""
+    from has.search.run import REQUESTS, TRIALS
+
+    if given.objective is None:
+        objective, why = ("goodput", "as --rate is given") if given.rate else ("max-rate", "")
+        defaults.note("--objective", objective, why)
+    if given.trials is None and given.sampler != "grid":
+        defaults.note("--trials", TRIALS[live], "live" if live else "simulated")
+    if given.requests is None:
+        defaults.note("--requests", REQUESTS[live], "of a trial")
+    if given.sampler is None:
+        defaults.note("--sampler", "auto")
+    if given.space is None:
+        defaults.note(
+            "--space", "all", "every split of the budget, B in 1..16, s in steps of 0.1, all topologies"
+        )
+    if given.ttft_ms is None and given.tpot_ms is None and workload_has_slo:
+        defaults.note("--ttft-ms, --tpot-ms, --attainment", "the workload's")
+
+
+def _new_run_folder(model: str, gpus: int) -> Path:
+    """results/<date>-<model>-<gpus>gpu, with a number where that is taken."""
+    name = f"{datetime.now():%Y-%m-%d}-{model.rpartition('/')[2]}-{gpus}gpu"
+    folder, number = RESULTS / name, 2
+    while folder.exists():
+        folder, number = RESULTS / f"{name}-{number}", number + 1
+    return folder
+
+
+def _profile(model: str, device: str, talk: Talk, defaults: Defaults) -> Profile:
+    """The newest profile that fits, else one that is measured now, else (without a runtime) a shipped one."""
+    from has.cli.profile import measure
+    from has.files.profile import load_profile
+
+    found = inputs.fitting_profile(model, device)
+    if found is not None:
+        defaults.note("--profile", found, "the newest that fits model and device")
+        return load_profile(found)
+    if wiring.can_measure():
+        path = inputs.profile_path(model, device)
+        defaults.note(
+            "--profile", path, f"none fits: has profile --model {model} --device {device} --quick runs first"
+        )
+        defaults.tell(talk)
+        return measure(talk, model, device, out=path)
+    shipped = inputs.shipped_profile(model)
+    if shipped is None:
+        raise MissingError(
+            f"no profile of {model} is here, and none can be measured without the runtime",
+            mend="pip install 'has-epd[runtime]', or give --profile FILE",
+        )
+    defaults.note(
+        "--profile",
+        shipped,
+        "shipped, of another machine: none fits, and without the runtime none can be measured",
+    )
+    return load_profile(shipped)

@@ -1,0 +1,132 @@
+"""`has show`: a profile, workload, trace, deployment or space, readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from has.cli import options
+from has.cli.console import talk
+from has.errors import InputError
+
+if TYPE_CHECKING:
+    from has.report.document import Document
+
+
+def command(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Profile, workload, trace, deployment or space.")
+    ],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page there.")
+    ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show a profile, workload, trace, deployment or search space in readable form.
+
+    What the file is follows from its content. With --json a profile is {metadata, rows}, a trace
+    {requests}, and anything else its own fields with the defaults filled in.
+    """
+    with talk(json=json, quiet=quiet) as t:
+        document, data = read(file)
+        if html is not None:
+            from has.files.atomic import write_atomic
+            from has.report.html import page
+
+            write_atomic(html, page(document, footer=f"has show {file}"))
+            t.say(f"page written to {html}")
+            if not json:
+                return
+        from has.report.terminal import draw
+
+        t.result(data, lambda: draw(document))
+
+
+def read(file: Path) -> tuple[Document, Any]:
+    """The file as a document and as data, whatever of the five kinds it is."""
+    if file.suffix.lower() in (".yaml", ".yml"):
+        return _read_yaml(file)
+    if file.suffix.lower() in (".parquet", ".csv", ".jsonl"):
+        return _read_table(file)
+    raise InputError(
+        "is of no kind that has show knows",
+        where=str(file),
+        allowed=".yaml (deployment, workload, space), .parquet or .csv (profile, trace), .jsonl (trace)",
+    )
+
+
+def _read_yaml(file: Path) -> tuple[Document, Any]:
+    from has.files.yaml import load_yaml
+    from has.report import nouns
+
+    fields = load_yaml(file)
+    if not isinstance(fields, dict):
+        raise InputError("holds no mapping", where=str(file), allowed="a deployment, workload or space")
+    if fields.keys() & {"topology", "gpus", "model"}:
+        from has.files.deployment import load_deployment
+
+        deployment = load_deployment(file)
+        return nouns.describe_deployment(deployment), deployment
+    if fields.keys() & {"arrivals", "requests", "name"}:
+        from has.files.workload import load_workload
+
+        workload = load_workload(file)
+        return nouns.describe_workload(workload), workload
+    from has.files.space import load_space
+
+    space = load_space(file)
+    return nouns.describe_space(space), space
+
+
+def _read_table(file: Path) -> tuple[Document, Any]:
+    from has.report import nouns
+
+    if file.suffix.lower() != ".jsonl" and "arrival_s" not in _columns(file):
+        from has.files.profile import load_profile
+
+        profile = load_profile(file)
+        return nouns.describe_profile(profile), profile
+    from has.files.trace import load_trace
+
+    requests = load_trace(file)
+    return nouns.describe_trace(requests, file.name), {"requests": _trace_rows(requests)}
+
+
+def _columns(file: Path) -> list[str]:
+    """Names of a table's columns, or none where it cannot be read: its loader then says why."""
+    try:
+        if file.suffix.lower() == ".parquet":
+            import pyarrow.parquet
+
+            return list(pyarrow.parquet.read_schema(file).names)
+        with file.open(encoding="utf-8-sig", errors="replace") as lines:
+            return [name.strip() for name in lines.readline().split(",")]
+    except (OSError, ValueError):  # Arrow's own errors are both
+        return []
+
+
+def _trace_rows(requests: Any) -> list[dict[str, Any]]:
+    from has.core.stage import MODALITIES
+
+    return [
+        {
+            "arrival_s": arrival_ns / 1e9,
+            "modality": MODALITIES[modality],
+            "items": items,
+            "media_tokens": media,
+            "prompt_tokens": prompt,
+            "output_tokens": output,
+        }
+        for arrival_ns, modality, items, media, prompt, output in zip(
+            requests.arrival_ns.tolist(),
+            requests.modality.tolist(),
+            requests.items.tolist(),
+            requests.media_tokens.tolist(),
+            requests.prompt_tokens.tolist(),
+            requests.output_tokens.tolist(),
+            strict=True,
+        )
+    ]

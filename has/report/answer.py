@@ -1,0 +1,124 @@
+"""The answer of a search in sentences and one table: what the terminal, the page and `has explain` begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from has.core.deployment import Deployment
+from has.report.document import Table, number
+from has.report.nouns import slo_words
+
+BASELINE_WORDS = {
+    "monolithic": "monolithic (every GPU does all)",
+    "e_pd": "E+PD (encode apart)",
+    "static_epd": "static E+P+D (best split at B = 1, s = 1)",
+}
+
+
+def answer_lines(best: Deployment) -> list[str]:
+    """What is recommended, what it reaches, what that gains, and how sure it is. `best` carries its evidence."""
+    evidence = best.evidence or {}
+    objective = evidence.get("objective") or {}
+    reached = f"{number(objective.get('value'))} {objective.get('unit', '')}".strip()
+    lines = [
+        f"{best.label}: {reached}{_objective_words(objective)}",
+        f"{best.topology}, {best.gpus} GPUs; {slo_words(best.slo)}",
+    ]
+    if evidence.get("meets_slo") is False:
+        lines.insert(0, "Nothing meets the SLO; this is the least bad.")
+    gain = best_gain_words(evidence)
+    if gain:
+        lines.append(gain)
+    confidence = evidence.get("confidence") or {}
+    if confidence.get("probability") is not None:
+        lines.append(
+            f"within {number(confidence.get('within_percent'))} % of the best there is"
+            f" with probability {confidence['probability']:.2f}"
+        )
+    return lines
+
+
+def _objective_words(objective: Mapping[str, Any]) -> str:
+    rates = objective.get("rates") or []
+    return {
+        "max-rate": ", the largest rate that meets the SLO",
+        "goodput": f" of goodput at {', '.join(map(number, rates))} requests/s offered",
+        "cost": f", the least that carries {', '.join(map(number, rates))} requests/s",
+    }.get(str(objective.get("name")), "")
+
+
+def gain_percent(best: float | None, other: float | None, objective: str) -> float | None:
+    """How much better the best is than another, in percent of the other; None where there is nothing to compare."""
+    if best is None or other is None:
+        return None
+    if objective == "cost":
+        return 100 * (other / best - 1) if best else None
+    return 100 * (best / other - 1) if other else None
+
+
+def best_gain_words(evidence: Mapping[str, Any]) -> str:
+    """The gain over the strongest baseline, in words; empty where no baseline could run."""
+    objective = evidence.get("objective") or {}
+    name, value = str(objective.get("name")), objective.get("value")
+    gains = [
+        (gain, key)
+        for key, baseline in (evidence.get("baselines") or {}).items()
+        if (gain := gain_percent(value, baseline.get("objective"), name)) is not None
+    ]
+    if not gains:
+        return ""
+    gain, key = min(gains)
+    words = BASELINE_WORDS.get(key, key)
+    if gain < -0.05:
+        return f"the baseline {words} measured {-gain:.1f} % better: the trials do not tell them apart, or it should be used"
+    if gain < 0.05:
+        return f"as good as the strongest baseline, {words}, on the same GPUs"
+    return f"{gain:+.1f} % over the strongest baseline, {words}, on the same GPUs"
+
+
+def baseline_table(best: Deployment) -> Table | None:
+    """The best and every baseline, on equal GPUs."""
+    evidence = best.evidence or {}
+    baselines = evidence.get("baselines") or {}
+    if not baselines:
+        return None
+    objective = evidence.get("objective") or {}
+    name, value = str(objective.get("name")), objective.get("value")
+    measured = evidence.get("measured") or {}
+    rows: list[tuple[Any, ...]] = [
+        (
+            "best",
+            best.label,
+            value,
+            None,
+            _percent(measured.get("attainment")),
+            (measured.get("ttft_ms") or {}).get("p99"),
+            "",
+        )
+    ]
+    for key, baseline in baselines.items():
+        gain = gain_percent(value, baseline.get("objective"), name)
+        rows.append(
+            (
+                BASELINE_WORDS.get(key, key),
+                baseline.get("deployment"),
+                baseline.get("objective"),
+                _gain_words(gain, baseline.get("objective")),
+                _percent(baseline.get("attainment")),
+                baseline.get("ttft_p99_ms"),
+                baseline.get("reason") or "",
+            )
+        )
+    unit = str(objective.get("unit", ""))
+    return Table(("", "configuration", unit, "gain over it", "attainment", "TTFT p99 ms", "note"), rows)
+
+
+def _gain_words(gain: float | None, other: float | None) -> str | None:
+    if gain is not None:
+        return f"{gain:+.1f} %"
+    return "it carries nothing" if other == 0 else None
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"

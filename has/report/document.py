@@ -1,0 +1,87 @@
+"""What a report consists of, before it is ink: a title, the answer, and sections of words, tables and bars.
+
+One description of a noun or a run serves the terminal and the page; `terminal` and `html` draw it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`rows` hold one value per column; numbers are shown to four significant digits, None as a dash."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Labelled shares of `full`; each row is (label, value, what to write beside the bar)."""
+
+    rows: Sequence[tuple[str, float, str]]
+    caption: str = ""
+    full: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what stands under it. A plain string is a paragraph."""
+
+    title: str
+    parts: Sequence[str | Table | Bars]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A title, the sentences that hold the answer, and the sections that back it."""
+
+    title: str
+    lead: Sequence[str] = ()
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+
+def number(value: Any) -> str:
+    """A value as a reader wants it: four significant digits, thousands kept whole, None a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if value != value:
+            return "–"
+        if value == 0 or 1e-4 <= abs(value) < 1e15:
+            digits = f"{value:.4g}"
+            return f"{value:.0f}" if "e" in digits else digits
+        return f"{value:.3g}"
+    return str(value)
+
+
+_FIGURE = re.compile(r"[+-]?\d[\d.]*( ?%)?")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a cell is set flush right: a number, a figure in words such as 12.5 %, or nothing."""
+    if isinstance(value, str):
+        return _FIGURE.fullmatch(value) is not None
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def numeric_columns(table: Table) -> list[bool]:
+    """Which columns hold numbers only (and are set flush right)."""
+    return [
+        any(row[i] is not None for row in table.rows) and all(is_number(row[i]) for row in table.rows)
+        for i in range(len(table.columns))
+    ]
+
+
+def two_columns(pairs: Iterable[tuple[str, Any]], caption: str = "") -> Table:
+    """A table of names and values, those without a value left out."""
+    return Table(("", ""), [(name, value) for name, value in pairs if value is not None], caption)

@@ -1,0 +1,105 @@
+"""A document as one self-contained HTML page: no network, no script, readable on a phone and on paper."""
+
+from __future__ import annotations
+
+from html import escape
+
+from has.report.document import Bars, Document, Section, Table, number, numeric_columns
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --rule: #c9d1d9; --soft: #f3f5f7; --bar: #2f6f9f; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ec; --paper: #14171a; --rule: #3b434b; --soft: #1f2429; --bar: #79b4dd; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 66rem; padding: 1rem; color: var(--ink); background: var(--paper);
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; }
+h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--rule); }
+.lead { background: var(--soft); border-left: .3rem solid var(--bar); padding: .6rem 1rem; }
+.lead p { margin: .3rem 0; }
+.wide { overflow-x: auto; margin: .8rem 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+th, td { padding: .25rem .7rem .25rem 0; text-align: left; border-bottom: 1px solid var(--rule); vertical-align: top; }
+td { overflow-wrap: normal; }
+th.n, td.n { text-align: right; }
+.track { display: inline-block; width: 12rem; max-width: 40vw; height: .8rem; border: 1px solid var(--bar); vertical-align: middle; }
+.fill { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+code { font-family: ui-monospace, monospace; font-size: .92em; }
+footer { margin-top: 2rem; font-size: .85rem; border-top: 1px solid var(--rule); padding-top: .5rem; }
+@media print { body { max-width: none; font-size: 10pt; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
+"""
+
+
+def page(document: Document, footer: str = "") -> str:
+    """The whole page."""
+    lead = "".join(f"<p>{escape(line)}</p>" for line in document.lead)
+    body = "\n".join(_section(section) for section in document.sections)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(document.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{escape(document.title)}</h1>\n"
+        + (f'<div class="lead">{lead}</div>\n' if lead else "")
+        + f"{body}\n</main>\n<footer>{escape(footer)}</footer>\n</body>\n</html>\n"
+    )
+
+
+def _section(section: Section) -> str:
+    return (
+        f"<section>\n<h2>{escape(section.title)}</h2>\n"
+        + "\n".join(map(_part, section.parts))
+        + "\n</section>"
+    )
+
+
+def _part(part: str | Table | Bars) -> str:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Bars):
+        return _bars(part)
+    return f"<p>{escape(part)}</p>"
+
+
+def _table(table: Table) -> str:
+    right = numeric_columns(table)
+    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    head = ""
+    if any(table.columns):
+        cells = "".join(
+            f'<th scope="col"{_right(n)}>{escape(name)}</th>'
+            for name, n in zip(table.columns, right, strict=True)
+        )
+        head = f"<thead><tr>{cells}</tr></thead>"
+    rows = "\n".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{escape(number(value))}</th>'
+            if i == 0
+            else f"<td{_right(n)}>{escape(number(value))}</td>"
+            for i, (value, n) in enumerate(zip(row, right, strict=True))
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    return f'<div class="wide" tabindex="0"><table>{caption}{head}<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _right(numeric: bool) -> str:
+    return ' class="n"' if numeric else ""
+
+
+def _bars(bars: Bars) -> str:
+    caption = f"<caption>{escape(bars.caption)}</caption>" if bars.caption else ""
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(label)}</th>'
+        f'<td><span class="track" aria-hidden="true"><span class="fill" style="width:{_percent(value, bars.full)}%">'
+        f"</span></span></td><td>{escape(text)}</td></tr>"
+        for label, value, text in bars.rows
+    )
+    return f'<div class="wide" tabindex="0"><table>{caption}<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _percent(value: float, full: float) -> str:
+    return f"{100 * min(1.0, max(0.0, value / full if full else 0.0)):.1f}"

@@ -1,0 +1,86 @@
+"""A run folder as a document, and its tables as CSV or Parquet.
+
+Needs no more than `manifest.json` and `trials.jsonl`, so a run that was interrupted, or still goes
+on, can be looked at too; nothing in the folder is changed by reading it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from has.core.deployment import Deployment
+from has.core.trial import Trial
+from has.errors import InputError
+from has.files.deployment import load_deployment
+from has.files.jsonl import read_lines
+from has.files.tables import save_table
+from has.search.journal import read_manifest, trial_from_line, trial_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run folder holds. `best` is None while no answer was written."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    trials: tuple[Trial, ...]
+    pruned: tuple[Mapping[str, Any], ...]
+    best: Deployment | None
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        return (self.best.evidence if self.best else None) or {}
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run folder. InputError where it is none, or a file in it is damaged."""
+    if not folder.is_dir():
+        raise InputError(
+            "no such folder",
+            where=str(folder),
+            allowed="a run folder as has search writes it, results/<date>-<name>",
+        )
+    manifest = read_manifest(folder)
+    journal, best = folder / "trials.jsonl", folder / "best.yaml"
+    lines = read_lines(journal) if journal.is_file() else []
+    return Run(
+        folder=folder,
+        manifest=manifest,
+        trials=tuple(trial_from_line(line, str(journal)) for line in lines),
+        pruned=_csv_rows(folder / "pruned.csv"),
+        best=load_deployment(best) if best.is_file() else None,
+    )
+
+
+def _csv_rows(path: Path) -> tuple[Mapping[str, Any], ...]:
+    if not path.is_file():
+        return ()
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
+
+def save_tables(run: Run, folder: Path, ending: str) -> list[Path]:
+    """Write the run's tables as `ending` ("csv" or "parquet") into `folder`; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, rows in (("trials", trial_rows(run.trials)), ("pruned", list(run.pruned))):
+        if rows:
+            path = folder / f"{name}.{ending}"
+            save_table(rows, path)
+            written.append(path)
+    return written
+
+
+def run_data(run: Run) -> dict[str, Any]:
+    """The run as `has report --json` gives it."""
+    return {
+        "run": str(run.folder),
+        "manifest": run.manifest,
+        "best": run.best,
+        "trials": trial_rows(run.trials),
+        "pruned": list(run.pruned),
+    }

@@ -1,0 +1,208 @@
+"""A run as a document: the answer first, then what backs it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from has.core.trial import Trial, TrialState
+from has.report.answer import answer_lines, baseline_table
+from has.report.document import Bars, Document, Section, Table, number, two_columns
+from has.report.nouns import describe_deployment, flatten
+from has.report.run import Run
+
+
+def describe_run(run: Run) -> Document:
+    """All sections that the run has something for."""
+    question = run.manifest["question"]
+    title = f"Search of {question.get('model')} on {question.get('gpus')} GPUs"
+    if run.best is None:
+        lead = [
+            f"No answer yet: {len(run.trials)} trials are finished.",
+            f"go on: has search --resume {run.folder}",
+        ]
+    else:
+        lead = answer_lines(run.best)
+    device = str(run.manifest.get("device", ""))
+    if "emulated" in device:
+        lead.append(
+            f"Measured on {device}: virtual GPUs on slices of a CPU; real computation, but no GPU's speed."
+        )
+    sections = [
+        _baselines(run),
+        _configuration(run),
+        _utilisation(run),
+        _trials(run),
+        _pruning(run),
+        _prediction(run),
+        _confirmations(run),
+        _runners_up(run),
+        _reproduce(run),
+    ]
+    return Document(title, lead, [section for section in sections if section is not None])
+
+
+def _baselines(run: Run) -> Section | None:
+    table = None if run.best is None else baseline_table(run.best)
+    return None if table is None else Section("Against the baselines, on the same GPUs", [table])
+
+
+def _configuration(run: Run) -> Section | None:
+    if run.best is None:
+        return None
+    plain = run.best.model_copy(update={"evidence": None})
+    parts = [part for section in describe_deployment(plain).sections for part in section.parts]
+    return Section("The configuration", parts)
+
+
+def _utilisation(run: Run) -> Section | None:
+    busy = (run.evidence.get("measured") or {}).get("utilisation") or {}
+    if not busy:
+        return None
+    rows = [(stage, float(share), f"{share:.1%}") for stage, share in busy.items()]
+    return Section("How busy each stage was", [Bars(rows, "share of time that the stage's workers worked")])
+
+
+def _trials(run: Run) -> Section | None:
+    if not run.trials:
+        return None
+    best = _best_label(run)
+    rows = [_trial_row(trial, best) for trial in run.trials]
+    states = Counter(trial.state.value for trial in run.trials)
+    unit = (run.evidence.get("objective") or {}).get("unit", "objective")
+    columns = (
+        "#",
+        "for",
+        "configuration",
+        "rate/s",
+        unit,
+        "attainment",
+        "TTFT p99 ms",
+        "TPOT p99 ms",
+        "s",
+        "state",
+    )
+    words = ", ".join(f"{count} {state}" for state, count in states.items())
+    return Section(
+        "Trials", [f"{len(rows)} trials: {words}. The chosen one is marked *.", Table(columns, rows)]
+    )
+
+
+def _best_label(run: Run) -> str | None:
+    return None if run.best is None else run.best.label
+
+
+def _trial_row(trial: Trial, best: str | None) -> tuple[Any, ...]:
+    figures = trial.figures or {}
+    attainment = figures.get("attainment")
+    chosen = trial.deployment.label == best and trial.state is TrialState.COMPLETE
+    return (
+        f"{trial.number}{'*' if chosen else ''}",
+        trial.kind,
+        trial.deployment.label,
+        trial.rate,
+        trial.objective,
+        None if attainment is None else f"{attainment:.1%}",
+        (figures.get("ttft_ms") or {}).get("p99"),
+        (figures.get("tpot_ms") or {}).get("p99"),
+        trial.duration_s,
+        trial.state.value if trial.reason is None else f"{trial.state.value}: {trial.reason}",
+    )
+
+
+def _pruning(run: Run) -> Section | None:
+    if not run.pruned:
+        return None
+    by_rule = Counter(str(row.get("rule")) for row in run.pruned)
+    kept = (run.evidence.get("candidates") or {}).get("kept")
+    total = len(run.pruned) + (kept or 0)
+    left = total
+    bars = [("all candidates", float(total), str(total))]
+    for rule, count in by_rule.most_common():
+        left -= count
+        bars.append((f"after {rule}", float(left), f"{left}  ({count} cut)"))
+    examples: dict[str, Mapping[str, Any]] = {}
+    for row in run.pruned:
+        examples.setdefault(str(row.get("rule")), row)
+    table = Table(
+        ("rule", "cut", "for example", "because"),
+        [
+            (rule, count, examples[rule].get("candidate"), examples[rule].get("reason"))
+            for rule, count in by_rule.most_common()
+        ],
+    )
+    return Section("What was pruned, and why", [Bars(bars, "candidates left", float(total)), table])
+
+
+def _prediction(run: Run) -> Section | None:
+    measured, predicted = run.evidence.get("measured"), run.evidence.get("predicted")
+    if not measured or not predicted:
+        return None
+    rows = [
+        (name, _at(measured, path), _at(predicted, path))
+        for name, path in (
+            ("goodput, requests/s", ("goodput_rps",)),
+            ("throughput, requests/s", ("throughput_rps",)),
+            ("attainment", ("attainment",)),
+            ("TTFT mean, ms", ("ttft_ms", "mean")),
+            ("TTFT p99, ms", ("ttft_ms", "p99")),
+            ("TPOT mean, ms", ("tpot_ms", "mean")),
+            ("TPOT p99, ms", ("tpot_ms", "p99")),
+        )
+    ]
+    parts: list[str | Table | Bars] = [Table(("of the best", "measured", "predicted"), rows)]
+    error = run.evidence.get("run_prediction_error_percent") or {}
+    if error:
+        words = ", ".join(f"{name} {value:.1f} %" for name, value in error.items())
+        parts.append(f"Mean error of the uncalibrated prediction over this run's trials: {words}.")
+    factors = run.evidence.get("stage_factors") or {}
+    if factors:
+        told = [(stage, value.get("factor"), value.get("sd_percent")) for stage, value in factors.items()]
+        parts.append(Table(("stage", "slower than its profile by a factor of", "±  %"), told))
+    return Section("Measured against predicted", parts)
+
+
+def _at(figures: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = figures
+    for key in path:
+        value = (value or {}).get(key)
+    return value
+
+
+def _confirmations(run: Run) -> Section | None:
+    rows = [
+        (
+            c.get("deployment"),
+            c.get("rate"),
+            c.get("seed"),
+            c.get("attainment"),
+            c.get("goodput_rps"),
+            c.get("reason"),
+        )
+        for c in run.evidence.get("confirmations") or ()
+    ]
+    if not rows:
+        return None
+    columns = ("configuration", "rate/s", "seed", "attainment", "goodput/s", "note")
+    return Section("Finalists under other arrivals and loads", [Table(columns, rows)])
+
+
+def _runners_up(run: Run) -> Section | None:
+    rows = [
+        (r.get("deployment"), r.get("objective"), r.get("why")) for r in run.evidence.get("runners_up") or ()
+    ]
+    if not rows:
+        return None
+    unit = (run.evidence.get("objective") or {}).get("unit", "objective")
+    return Section("Runners-up, and why they lost", [Table(("configuration", unit, "why not"), rows)])
+
+
+def _reproduce(run: Run) -> Section:
+    parts: list[str | Table | Bars] = []
+    if run.evidence.get("reproduce"):
+        parts.append(str(run.evidence["reproduce"]))
+    facts = {key: value for key, value in run.manifest.items() if key not in ("question", "command")}
+    facts["command"] = " ".join(map(str, run.manifest.get("command", ())))
+    parts.append(two_columns((name, number(value)) for name, value in flatten(facts)))
+    return Section("How to reproduce it", parts)
