@@ -157,18 +157,14 @@ async def _bench(
 
 def api_root(url: str) -> str:
     """`http://host:port/v1` of whatever form of URL a person gave."""
-    text = url.strip().rstrip("/")
-    text = text.removesuffix("/chat/completions").rstrip("/")
-    if "://" not in text:
-        text = f"http://{text}"
+    text = url.strip() if "://" in url else f"http://{url.strip()}"
     try:
         parsed = httpx.URL(text)
-    except httpx.InvalidURL as error:
-        raise InputError(
-            "not a URL", where="argument", field="URL", value=url, allowed="http://host:port"
-        ) from error
+    except httpx.InvalidURL:
+        parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise InputError("not a URL", where="argument", field="URL", value=url, allowed="http://host:port")
+    text = text.rstrip("/").removesuffix("/chat/completions").rstrip("/")
     return text if text.endswith("/v1") else f"{text}/v1"
 
 
