@@ -61,7 +61,9 @@ class Candidate:
             return f"{self.gpus[0]}M"
         if self.topology == "e_pd":
             return f"{self.gpus[0]}E{self.gpus[1]}PD B{self.encode_batch}"
-        split = "".join(f"{n}{pool[0].upper()}" for n, pool in zip(self.gpus, POOLS[self.topology], strict=True))
+        split = "".join(
+            f"{n}{pool[0].upper()}" for n, pool in zip(self.gpus, POOLS[self.topology], strict=True)
+        )
         return f"{split} B{self.encode_batch} s{self.share:g}"
 
     def fields(self) -> dict[str, Any]:

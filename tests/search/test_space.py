@@ -24,7 +24,9 @@ def test_size_at_8_gpus_is_the_known_one() -> None:
     assert len(set(points)) == len(points)
 
 
-@pytest.mark.parametrize("label", ["5E2P1D B4 s0.5", "6E1P1D B1 s1", "1E0P7D B16 s0", "1E6P1D B12 s0.1", "8M", "7E1PD B6"])
+@pytest.mark.parametrize(
+    "label", ["5E2P1D B4 s0.5", "6E1P1D B1 s1", "1E0P7D B16 s0", "1E6P1D B12 s0.1", "8M", "7E1PD B6"]
+)
 def test_points_a_published_allocator_forgets_are_reached(label: str) -> None:
     assert label in {deployment(c).label for c in enumerate_space(SearchSpace(version=1), 8)}
 
@@ -77,5 +79,10 @@ def test_a_candidate_survives_the_way_through_a_deployment() -> None:
 def test_ranges_bind() -> None:
     space = SearchSpace(version=1, alloc={"encode": [2, 3], "prefill": [0, 1], "decode": [4, 8]})
     points = enumerate_space(space, 8)
-    assert {p.gpus for p in points if p.topology == "disaggregated"} == {(2, 0, 6), (2, 1, 5), (3, 0, 5), (3, 1, 4)}
+    assert {p.gpus for p in points if p.topology == "disaggregated"} == {
+        (2, 0, 6),
+        (2, 1, 5),
+        (3, 0, 5),
+        (3, 1, 4),
+    }
     assert {p.gpus for p in points if p.topology == "e_pd"} == {(2, 6), (3, 5)}

@@ -1,0 +1,99 @@
+"""Stage factors from what a trial measured of itself.
+
+A trial's figures hold each stage's own service times. Held against a simulation of the same
+requests on the same deployment, their ratio is that stage's latency factor, with the batch sizes
+that differ between the two taken out by the profile's own batch dependence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from has.core.deployment import Deployment
+from has.core.requests import Floats
+from has.core.stage import Stage
+from has.latency.lookup import LatencyModel
+from has.search.capacity import Demand
+from has.search.surrogate import FACTORS, Telemetry
+
+SD = 0.02
+"""Of a log ratio from one trial of some hundred requests."""
+FEWEST = 10
+"""Batches below which a mean service time tells too little."""
+
+STAGES = {
+    "preprocess": Stage.PREPROCESS,
+    "encode": Stage.ENCODE,
+    "prefill_local": Stage.PREFILL,
+    "prefill_remote": Stage.PREFILL,
+    "decode": Stage.DECODE,
+}
+
+
+def telemetry(
+    deployment: Deployment,
+    measured: Mapping[str, Any],
+    simulated: Mapping[str, Any],
+    latency: LatencyModel,
+    demand: Demand,
+    centre: Floats,
+) -> list[Telemetry]:
+    """Log factors against the profile, one a stage that both figures tell of.
+
+    `simulated` are figures at the stage factors exp(`centre`). Only disaggregated stages are told
+    apart cleanly; of e_pd the encoders are, of a monolith nothing is.
+    """
+    usable = {"disaggregated": tuple(STAGES), "e_pd": ("preprocess", "encode"), "monolithic": ("preprocess",)}
+    rows = []
+    for name in usable[deployment.topology]:
+        ratio = _ratio(name, _stage(measured, name), _stage(simulated, name), latency, demand)
+        if ratio is None:
+            continue
+        row = _row(name, simulated)
+        rows.append(Telemetry(row, math.log(ratio) + float(row @ centre), SD))
+    return rows
+
+
+def _row(name: str, simulated: Mapping[str, Any]) -> Floats:
+    """How much of each factor this stage's service time shows: co-location as far as the other stage is busy."""
+    row = np.zeros(len(FACTORS))
+    row[FACTORS.index(str(STAGES[name]))] = 1.0
+    other = {"encode": "prefill_local", "prefill_local": "encode"}.get(name)
+    if other is not None:
+        row[FACTORS.index("beside")] = min(1.0, _stage(simulated, other).get("utilisation") or 0.0)
+    return row
+
+
+def _ratio(
+    name: str,
+    measured: Mapping[str, Any],
+    simulated: Mapping[str, Any],
+    latency: LatencyModel,
+    demand: Demand,
+) -> float | None:
+    seen, expected = (_mean_service(stage) for stage in (measured, simulated))
+    if not seen or not expected or (measured.get("batches") or FEWEST) < FEWEST:
+        return None
+    sizes = [float(figures.get("mean_batch") or 0.0) for figures in (measured, simulated)]
+    if all(sizes) and name != "preprocess":
+        stage = STAGES[name]
+        tokens = demand.media_tokens if stage == Stage.ENCODE else demand.total_tokens
+        at = [latency.grid(stage).seconds(100.0, size, tokens) for size in sizes]
+        if min(at) > 0:
+            expected *= at[0] / at[1]
+    return seen / expected
+
+
+def _mean_service(stage: Mapping[str, Any]) -> float | None:
+    mean = (stage.get("service_ms") or {}).get("mean")
+    return None if mean is None else float(mean)
+
+
+def _stage(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    stages: Mapping[str, Any] = figures.get("stages") or {}
+    found: Mapping[str, Any] = stages.get(name) or {}
+    return found

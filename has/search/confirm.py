@@ -1,0 +1,200 @@
+"""From trials to a recommendation: finalists by posterior mean, run again under other arrivals and loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from has.core.requests import Requests
+from has.core.trial import Trial, TrialState
+from has.search.journal import Journal
+from has.search.loop import Loop
+from has.search.objective import Point, Score, tied
+from has.search.outcome import RunnerUp
+from has.search.problem import stretched
+from has.search.space import Candidate, candidate_of
+from has.search.trials import Measured, Trials, plain, record
+
+CLEARLY = 1.02
+"""How much more goodput a runner-up must show in the confirmation runs to take the first place."""
+FAR_BEHIND = 0.1
+"""A candidate this much behind the first is no finalist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Arrivals of another seed, at `load` times the rate."""
+
+    seed_offset: int
+    load: float
+
+
+LIVE = (Condition(1, 0.85), Condition(2, 1.15))
+SIMULATED = (Condition(1, 1.0), Condition(2, 0.85), Condition(3, 1.15))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    candidate: Candidate
+    value: float
+    confirmations: tuple[Trial, ...]
+    runners_up: tuple[RunnerUp, ...]
+
+
+def finalists(loop: Loop, inside: frozenset[Candidate], count: int) -> list[tuple[Candidate, float]]:
+    """Completed trials inside the space by posterior mean; candidates equal within half a percent by
+    fewest GPUs, then lowest measured p99 TTFT. With each its objective: measured, or where one rate
+    cannot measure it the model's."""
+    complete = [c for c, t in loop.finished.items() if t.state == TrialState.COMPLETE and c in inside]
+    if not complete:
+        return []
+    belief = loop.posterior(complete)
+    mean = dict(zip(complete, belief.mean.tolist(), strict=True))
+    cost = loop.problem.objective
+    pool = [c for c in complete if loop.feasible(c)] or complete
+    if cost.name != "cost":
+        top = max(mean[c] for c in pool)
+        pool = [c for c in pool if mean[c] >= top - FAR_BEHIND * abs(top)]
+    chosen: list[tuple[Candidate, float]] = []
+    while pool and len(chosen) < count:
+        if cost.name == "cost" and loop.feasible(pool[0]):
+            cheapest = min(c.total for c in pool)
+            equals = [c for c in pool if c.total == cheapest]
+        else:
+            equals = [pool[i] for i in tied([mean[c] for c in pool])]
+        best = min(equals, key=lambda c: (c.total, _p99(loop.finished[c]), -mean[c]))
+        chosen.append((best, objective_of(loop, best, mean[best])))
+        pool.remove(best)
+    return chosen
+
+
+def objective_of(loop: Loop, candidate: Candidate, mean: float | None = None) -> float:
+    """The number given for a tried candidate."""
+    trial = loop.finished[candidate]
+    if loop.trials.offered is not None:
+        mean = float(loop.posterior([candidate]).mean[0]) if mean is None else mean
+        return max(0.0, mean)
+    return trial.objective if trial.objective is not None else 0.0
+
+
+def confirm(
+    loop: Loop,
+    ranking: Sequence[tuple[Candidate, float]],
+    journal: Journal,
+    draw: Callable[[int], Requests],
+    *,
+    live: bool,
+) -> Choice:
+    """Run the finalists under every condition; the first stays first unless another is clearly better."""
+    rate = confirmation_rate(loop, *ranking[0])
+    runs: dict[Candidate, list[Trial]] = {}
+    number = 0
+    for candidate, _ in ranking:
+        for condition in LIVE if live else SIMULATED:
+            runs.setdefault(candidate, []).append(
+                _once(loop, candidate, journal, number, condition, rate * condition.load, draw)
+            )
+            number += 1
+    confirmed = {c: _mean_goodput(trials) for c, trials in runs.items()}
+    first = ranking[0][0]
+    leader = first
+    if loop.problem.objective.name != "cost":
+        for candidate, _ in ranking[1:]:
+            if confirmed[candidate] > CLEARLY * confirmed[leader]:
+                leader = candidate
+    values = dict(ranking)
+    others = [c for c, _ in ranking if c != leader]
+    return Choice(
+        candidate=leader,
+        value=values[leader],
+        confirmations=tuple(trial for trials in runs.values() for trial in trials),
+        runners_up=tuple(
+            RunnerUp(loop.problem.deployment(c), values[c], _why(loop, leader, c, values, confirmed))
+            for c in others
+        ),
+    )
+
+
+def confirmation_rate(loop: Loop, candidate: Candidate, value: float) -> float:
+    """The rate in force: the highest that was asked for, or the maximum found."""
+    objective = loop.problem.objective
+    if objective.name != "max-rate":
+        return max(objective.rates)
+    return value if value > 0 else loop.finished[candidate].rate or loop.problem.base_rate
+
+
+def _once(
+    loop: Loop,
+    candidate: Candidate,
+    journal: Journal,
+    number: int,
+    condition: Condition,
+    rate: float,
+    draw: Callable[[int], Requests],
+) -> Trial:
+    known = journal.get(number)
+    if known is not None and candidate_of(known.deployment) == candidate:
+        return known
+    deployment = loop.problem.deployment(candidate)
+    seed = loop.problem.seed + condition.seed_offset
+    requests = stretched(draw(seed), loop.problem.base_rate / rate)
+    kind = f"confirm: {condition.load:g} of the rate, other arrivals"
+    loop.callbacks.trial_started(number, deployment.label, kind, rate, float("nan"))
+    trial, _ = record(
+        number, kind, deployment, seed, lambda: _measure(loop.trials, candidate, rate, requests, loop)
+    )
+    journal.append(trial)
+    loop.callbacks.trial_finished(trial, float("nan"), loop.best_trial, replayed=False)
+    return trial
+
+
+def _measure(trials: Trials, candidate: Candidate, rate: float, requests: Requests, loop: Loop) -> Measured:
+    outcome = trials.once(loop.problem.deployment(candidate), rate, requests)
+    if outcome.figures is None:
+        return Measured(TrialState.FAILED, None, None, None, outcome.reason, outcome.telemetry)
+    point = Point.of(rate, plain(outcome.figures))
+    score = Score(point.goodput_rps, point, point.attainment >= loop.problem.slo.attainment)
+    return Measured(outcome.state, score, point.goodput_rps, point, outcome.reason, outcome.telemetry)
+
+
+def _mean_goodput(trials: Sequence[Trial]) -> float:
+    return sum((t.figures or {}).get("goodput_rps") or 0.0 for t in trials) / len(trials)
+
+
+def _why(
+    loop: Loop,
+    leader: Candidate,
+    other: Candidate,
+    values: dict[Candidate, float],
+    confirmed: dict[Candidate, float],
+) -> str:
+    """Why `other` came second, in words."""
+    objective = loop.problem.objective
+    mine, its = values[leader], values[other]
+    better = mine < its if objective.name == "cost" else mine > its
+    parts = []
+    if better and mine:
+        parts.append(f"objective {its:.4g} against {mine:.4g} {objective.unit}")
+    elif not tied_pair(mine, its):
+        parts.append(f"its trial was luckier ({its:.4g} against {mine:.4g} {objective.unit})")
+    else:
+        parts.append(f"as good ({its:.4g} {objective.unit})")
+        slow, quick = _p99(loop.finished[other]), _p99(loop.finished[leader])
+        if other.total != leader.total:
+            parts.append(f"on {other.total} GPUs against {leader.total}")
+        elif slow > quick:
+            parts.append(f"p99 TTFT {slow:.0f} ms against {quick:.0f} ms")
+    if confirmed[leader] > 0:
+        parts.append(
+            f"{confirmed[other] / confirmed[leader] - 1:+.1%} goodput under other arrivals and loads"
+        )
+    return ", ".join(parts)
+
+
+def tied_pair(a: float, b: float) -> bool:
+    return len(tied([a, b])) == 2
+
+
+def _p99(trial: Trial) -> float:
+    value = ((trial.figures or {}).get("ttft_ms") or {}).get("p99")
+    return float("inf") if value is None else float(value)

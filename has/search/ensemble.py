@@ -1,0 +1,131 @@
+"""Simulators whose stage latencies are wrong in various ways: the surrogate's prior.
+
+Each member multiplies the profile's latencies by its own factors (`surrogate.FACTORS`). All members
+simulate the same requests, so what differs between two of their predictions is the factors' doing,
+and a least-squares fit over the members gives each candidate's slope against each factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from has.core.requests import Floats, Requests
+from has.search.predict import Predictor, scaled
+from has.search.problem import Problem
+from has.search.space import Candidate
+from has.search.surrogate import FACTORS, Column
+
+MEMBERS = 12
+RIDGE = 1e-3
+LEAST_WEIGHT = 0.1
+"""Of the best objective: what an error moves even where the simulator says 0."""
+
+Measure = Callable[[Predictor, Candidate, Requests, float | None], float]
+"""(predictor, candidate, requests, guess or None) → a number that a trial or the objective would show."""
+
+
+class SimulatedEnsemble:
+    """`objective` gives y; `shown` gives z, None where a trial shows the objective itself.
+
+    The centre runs the list that the objective (`long`) or a trial (`trial`) is judged on; how the
+    members differ from it shows on a `short` one as well. `guesses` are objectives to look near;
+    `best` is the largest one, which the least weights are measured by.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        objective: Measure,
+        shown: Measure | None,
+        *,
+        long: Requests,
+        trial: Requests,
+        short: Requests,
+        guesses: Mapping[Candidate, float],
+        best: float,
+        best_shown: float,
+        seed: int,
+        members: int = MEMBERS,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._problem = problem
+        self._objective = objective
+        self._shown = shown
+        self._long, self._trial, self._short = long, trial, short
+        self._guesses = guesses
+        self._best = (best or 1.0, best_shown or 1.0)
+        self._seed = seed
+        self._members = members
+        self._generation = 0
+        self._columns: dict[Candidate, Column] = {}
+        self._predictors: list[Predictor] = []
+        self._steps = np.zeros((0, len(FACTORS)))
+        self._past_simulations = 0
+        self._progress = progress
+
+    @property
+    def simulations(self) -> int:
+        return self._past_simulations + sum(p.simulations for p in self._predictors)
+
+    @property
+    def central(self) -> Predictor:
+        """The simulator at the centre."""
+        return self._predictors[0]
+
+    def recentre(self, centre: Floats, spread: Floats) -> None:
+        self._past_simulations = self.simulations
+        self._generation += 1
+        rng = np.random.default_rng((self._seed, self._generation))
+        half = rng.standard_normal((self._members // 2, len(centre)))
+        # Antithetic pairs: the members' mean is the centre.
+        self._steps = np.vstack([np.zeros(len(centre)), half, -half]) * spread
+        self._predictors = [
+            Predictor(self._problem, scaled(self._problem.latency, centre + step)) for step in self._steps
+        ]
+        self._columns = {}
+
+    def column(self, candidate: Candidate) -> Column:
+        found = self._columns.get(candidate)
+        if found is None:
+            found = self._columns[candidate] = self._simulate(candidate)
+            if self._progress is not None:
+                self._progress(len(self._columns))
+        return found
+
+    def _simulate(self, candidate: Candidate) -> Column:
+        guess = self._guesses.get(candidate)
+        y, y_slope, y_misfit = self._around(self._objective, candidate, self._long, self._short, guess)
+        z, z_slope = y, y_slope
+        if self._shown is not None:
+            z, z_slope, _ = self._around(self._shown, candidate, self._trial, self._trial, guess)
+        y_weight = max(abs(y), LEAST_WEIGHT * self._best[0])
+        return Column(
+            y=y,
+            z=z,
+            y_slope=y_slope,
+            z_slope=z_slope,
+            y_weight=y_weight,
+            z_weight=max(abs(z), LEAST_WEIGHT * self._best[1]),
+            misfit=min(y_misfit / y_weight, 0.5),
+        )
+
+    def _around(
+        self, measure: Measure, candidate: Candidate, full: Requests, short: Requests, guess: float | None
+    ) -> tuple[float, Floats, float]:
+        """The centre's value on `full`, and the members' slope and misfit on `short`."""
+        centre = measure(self.central, candidate, full, guess)
+        reference = centre if short is full else measure(self.central, candidate, short, centre)
+        members = [measure(p, candidate, short, reference or guess) for p in self._predictors[1:]]
+        slope, misfit = _fit(self._steps[1:], np.array(members) - reference)
+        return centre, slope, misfit
+
+
+def _fit(steps: Floats, delta: Floats) -> tuple[Floats, float]:
+    """Slope of `delta` [K] against `steps` [K, F] through the origin, and the rms misfit."""
+    scale = float(np.mean(steps**2)) or 1.0
+    slope: Floats = np.linalg.solve(
+        steps.T @ steps + RIDGE * scale * len(steps) * np.eye(steps.shape[1]), steps.T @ delta
+    )
+    return slope, float(np.sqrt(np.mean((delta - steps @ slope) ** 2)))

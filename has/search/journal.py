@@ -1,0 +1,253 @@
+"""The run folder: inputs, journal, tables. `trials.jsonl` is the truth; all else can be made again from it.
+
+A finished trial is one line, fsynced before the search goes on. A search that resumes runs its loop
+from the start and takes from the journal what the journal has: proposals depend on the seed and on
+what was measured, so it makes the same ones, and goes on where it was cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from has.core.deployment import Deployment
+from has.core.noun import Noun
+from has.core.profile import Profile
+from has.core.space import SearchSpace
+from has.core.trial import Trial, TrialState
+from has.core.workload import Workload
+from has.errors import InputError
+from has.files.atomic import write_atomic
+from has.files.jsonl import append_line, read_lines
+from has.files.profile import load_profile, save_profile
+from has.files.space import load_space, save_space
+from has.files.validate import validate
+from has.files.workload import load_workload, save_workload
+
+MANIFEST = "manifest.json"
+
+
+def digest(value: Any) -> str:
+    """Sixteen hexadecimal digits that change when a noun, or plain data, does."""
+    if isinstance(value, Noun):
+        value = value.model_dump(mode="json", exclude_none=True)
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def trial_to_line(trial: Trial) -> dict[str, Any]:
+    """As `trials.jsonl` holds it."""
+    return {
+        "number": trial.number,
+        "kind": trial.kind,
+        "state": trial.state.value,
+        "deployment": trial.deployment.model_dump(mode="json", exclude_none=True),
+        "rate": trial.rate,
+        "objective": trial.objective,
+        "figures": trial.figures,
+        "reason": trial.reason,
+        "seed": trial.seed,
+        "started_at": trial.started_at,
+        "duration_s": trial.duration_s,
+        "telemetry": dict(trial.telemetry),
+    }
+
+
+def trial_from_line(line: Mapping[str, Any], where: str) -> Trial:
+    """The inverse. InputError where a line is not a trial."""
+    try:
+        return Trial(
+            number=line["number"],
+            kind=line.get("kind", "search"),
+            state=TrialState(line["state"]),
+            deployment=validate(Deployment, line["deployment"], where),
+            rate=line.get("rate"),
+            objective=line["objective"],
+            figures=line["figures"],
+            reason=line["reason"],
+            seed=line["seed"],
+            started_at=line["started_at"],
+            duration_s=line["duration_s"],
+            telemetry=line.get("telemetry", {}),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"not a trial: {error}", where=where, mend="remove that line, or start a new run"
+        ) from error
+
+
+class Journal:
+    """An append-only file of trials; what it already holds is answered from it.
+
+    Without a path it lives in memory. Opening cuts off a torn last line.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._trials: list[Trial] = []
+        if path is not None and path.exists():
+            self._trials = [trial_from_line(line, str(path)) for line in read_lines(path, repair=True)]
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self._trials)
+
+    def get(self, number: int) -> Trial | None:
+        """Trial `number`, if it was finished before."""
+        return self._trials[number] if number < len(self._trials) else None
+
+    def append(self, trial: Trial) -> None:
+        """Keep a finished trial; on return it is on disk."""
+        if self.path is not None:
+            append_line(self.path, trial_to_line(trial))
+        self._trials.append(trial)
+
+
+class RunFolder:
+    """`results/<run>/` as has explain, report and resume expect it; None keeps nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def file(self, name: str) -> Path | None:
+        return None if self.path is None else self.path / name
+
+    def open(
+        self,
+        manifest: Mapping[str, Any],
+        profile: Profile,
+        workload: Workload,
+        space: SearchSpace,
+        *,
+        resume: bool,
+    ) -> None:
+        """Make the folder, or on `resume` hold its manifest against this one's inputs.
+
+        InputError if a new run would overwrite an old one, or a resumed one asks something else.
+        """
+        if self.path is None:
+            return
+        existing = self.path / MANIFEST
+        if existing.exists():
+            if not resume:
+                raise InputError(
+                    "a run is already there",
+                    where="argument",
+                    field="run",
+                    value=str(self.path),
+                    mend=f"choose another folder, or go on with it: --resume {self.path}",
+                )
+            _same_question(read_manifest(self.path), manifest, str(existing))
+            return
+        if resume:
+            raise InputError("no run is there", where="argument", field="resume", value=str(self.path))
+        self.path.mkdir(parents=True, exist_ok=True)
+        save_profile(profile, self.path / "profile.parquet")
+        save_workload(workload, self.path / "workload.yaml")
+        save_space(space, self.path / "space.yaml")
+        # Last, so that a folder with a manifest has everything a resumed run reads.
+        write_atomic(existing, json.dumps(manifest, indent=1, default=str) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        if self.path is not None:
+            write_atomic(self.path / name, text)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """`manifest.json` of a run. InputError if there is none or it cannot be read."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"no readable run: {error}", where=str(path)) from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("question"), dict):
+        raise InputError("not the manifest of a run", where=str(path))
+    return manifest
+
+
+def read_inputs(folder: Path) -> tuple[Profile, Workload, SearchSpace]:
+    """The copies a run keeps of what it was given."""
+    return (
+        load_profile(folder / "profile.parquet"),
+        load_workload(folder / "workload.yaml"),
+        load_space(folder / "space.yaml"),
+    )
+
+
+MAY_CHANGE = ("trials",)
+"""Parts of the question a resumed run may answer differently: more trials is the point of resuming."""
+
+
+def _same_question(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
+    for part in ("question", "digests"):
+        before, now = old.get(part, {}), json.loads(json.dumps(new[part], default=str))
+        for key in now:
+            if key not in MAY_CHANGE and before.get(key) != now[key]:
+                raise InputError(
+                    "the run in this folder was asked something else",
+                    where=where,
+                    field=f"{part}.{key}",
+                    value=now[key],
+                    allowed=str(before.get(key)),
+                    mend="resume with the same inputs, or start a new run",
+                )
+
+
+def pruned_rows(cuts: Sequence[Any]) -> list[dict[str, Any]]:
+    """`pruned.csv`: every cut candidate with rule, bound, value and margin."""
+    return [
+        {
+            "candidate": cut.candidate.label,
+            "topology": cut.candidate.topology,
+            "alloc": "/".join(map(str, cut.candidate.gpus)),
+            "tensor_parallel": "/".join(map(str, cut.candidate.tp)),
+            "encode_batch": cut.candidate.encode_batch or None,
+            "prefill_offload": cut.candidate.share if cut.candidate.topology == "disaggregated" else None,
+            "rule": cut.rule,
+            "bound": cut.bound,
+            "value": cut.value,
+            "margin": cut.margin,
+            "reason": cut.reason,
+        }
+        for cut in cuts
+    ]
+
+
+def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """`trials.csv`: one row a trial, its main figures flat."""
+    rows = []
+    for trial in trials:
+        figures = trial.figures or {}
+        row: dict[str, Any] = {
+            "number": trial.number,
+            "kind": trial.kind,
+            "state": trial.state.value,
+            "candidate": trial.deployment.label,
+            "topology": trial.deployment.topology,
+            "alloc": "/".join(str(trial.deployment.alloc[p]) for p in trial.deployment.alloc.pools),
+            "encode_batch": trial.deployment.encode_batch,
+            "prefill_offload": trial.deployment.prefill_offload,
+            "rate": trial.rate,
+            "objective": trial.objective,
+        }
+        for name in ("attainment", "goodput_rps", "throughput_rps", "offered_rps", "completed", "failed"):
+            row[name] = figures.get(name)
+        for name in ("ttft_ms", "tpot_ms"):
+            for statistic in ("mean", "p50", "p90", "p99"):
+                row[f"{name[:-3]}_{statistic}_ms"] = (figures.get(name) or {}).get(statistic)
+        for stage, load in (figures.get("stages") or {}).items():
+            row[f"{stage}_utilisation"] = load.get("utilisation")
+        row |= {
+            "reason": trial.reason,
+            "seed": trial.seed,
+            "started_at": trial.started_at,
+            "duration_s": trial.duration_s,
+        }
+        rows.append(row)
+    return rows

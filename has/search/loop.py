@@ -1,0 +1,351 @@
+"""Propose, try, learn — until nothing better is expected or the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from has.core.deployment import Deployment
+from has.core.requests import Requests
+from has.core.trial import Trial, TrialState
+from has.errors import InputError
+from has.search.calibrate import telemetry
+from has.search.ensemble import SimulatedEnsemble
+from has.search.events import Callbacks
+from has.search.journal import Journal
+from has.search.predict import Predictor, physics_features
+from has.search.problem import Problem
+from has.search.prune import Pruned
+from has.search.samplers.port import Proposal, Sampler, Tried, View
+from has.search.screen import Scores, ranked, screen, tried
+from has.search.space import Candidate, candidate_of
+from has.search.stop import StopRule
+from has.search.study import StudyMirror
+from has.search.surrogate import Observation, Posterior, Surrogate, Telemetry
+from has.search.trials import Measured, Trials, recalled, record, with_objective
+
+SHORTLIST = 24
+"""Candidates that the surrogate looks at: the first ones of the simulator's ranking."""
+AUDIT_FROM = 8
+"""The least budget of which one trial goes to a candidate that was cut."""
+BOUND_NOISE = 3.0
+"""How much less a bound weighs than a finished trial."""
+STOPPED_AT = 0.9
+"""Share of the incumbent that a trial which could not reach it is taken to have."""
+
+
+@dataclass
+class Lists:
+    """Requests a search uses, all drawn at the problem's base rate with its seed.
+
+    trial   what every trial runs
+    long    what the objective is judged on in simulation
+    coarse  the beginning of `long`, for looking at everything once
+    """
+
+    trial: Requests
+    long: Requests
+    coarse: Requests
+
+
+class Loop:
+    """One search in progress. `trials_left` counts what the budget still allows."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        lists: Lists,
+        trials: Trials,
+        pruned: Pruned,
+        kept_scores: Scores,
+        cut_scores: Scores,
+        baselines: Mapping[str, Candidate],
+        sampler: Sampler,
+        surrogate: Surrogate,
+        ensemble: SimulatedEnsemble,
+        uncalibrated: Predictor,
+        journal: Journal,
+        mirror: StudyMirror,
+        callbacks: Callbacks,
+        budget: int,
+        *,
+        audits: bool,
+    ) -> None:
+        self.problem = problem
+        self.lists = lists
+        self.trials = trials
+        self.pruned = pruned
+        self.predicted = {**cut_scores, **kept_scores}
+        self.cut_scores = cut_scores
+        self.order = ranked(problem.objective, kept_scores)
+        self.baselines = baselines
+        self.sampler = sampler
+        self.surrogate = surrogate
+        self.ensemble = ensemble
+        self.uncalibrated = uncalibrated
+        self.journal = journal
+        self.callbacks = callbacks
+        self.budget = budget
+        self.stop = StopRule()
+        self.finished: dict[Candidate, Trial] = {}
+        self._history: list[Tried] = []
+        self._mirror = mirror
+        self._audits = audits and budget >= AUDIT_FROM and bool(cut_scores)
+        self._number = 0
+
+    def optimise(self) -> None:
+        """Baselines, then proposals, then the audit; a refuted cut is taken back and proposals go on."""
+        for name, candidate in self.baselines.items():
+            if candidate not in self.finished:
+                self.measure(candidate, f"baseline:{name}")
+        self._propose_and_learn(reserved=1 if self._audits else 0)
+        if self._audits and self._audit_refutes():
+            self.stop = StopRule()
+            self._propose_and_learn(reserved=0)
+
+    def _propose_and_learn(self, reserved: int) -> None:
+        while self.trials_left > reserved:
+            proposal = self._propose(self.trials_left - reserved)
+            if proposal is None:
+                return
+            self.stop.heard(proposal.expected_improvement)
+            if self.stop.satisfied:
+                return
+            self.measure(proposal.candidate, "search")
+
+    @property
+    def trials_left(self) -> int:
+        return self.budget - self._number
+
+    def posterior(self, candidates: Sequence[Candidate]) -> Posterior:
+        return self.surrogate.posterior(candidates)
+
+    @property
+    def shortlist(self) -> list[Candidate]:
+        """What the surrogate judges: the first of the ranking, and everything that was tried."""
+        first = self.order[:SHORTLIST]
+        return [*first, *(c for c in self.finished if c not in set(first))]
+
+    def _propose(self, remaining: int) -> Proposal | None:
+        return self.sampler.propose(
+            View(
+                candidates=self.order,
+                shortlist=self.shortlist,
+                tried=tuple(self._history),
+                number=self._number,
+                remaining=remaining,
+                seed=self.problem.seed,
+                objective=self.problem.objective,
+                posterior=self.posterior,
+            )
+        )
+
+    def measure(self, candidate: Candidate, kind: str) -> Trial:
+        """Try the candidate, or take the trial from the journal if this search had come so far before."""
+        known = self.journal.get(self._number)
+        if known is not None:
+            candidate = candidate_of(known.deployment)
+        deployment = self.problem.deployment(candidate)
+        expected = self._expected(candidate)
+        if known is None:
+            self.callbacks.trial_started(
+                self._number, deployment.label, kind, self.trials.offered, self._shown(expected, candidate)
+            )
+            upper = self.ensemble.central.limit(candidate)
+            trial, measured = record(
+                self._number, kind, deployment, self.problem.seed, lambda: self.trials.run(deployment, upper)
+            )
+        else:
+            trial, measured = known, recalled(known)
+        self._learn(candidate, deployment, measured)
+        if known is None:
+            trial = with_objective(trial, self.objective(candidate, measured))
+            self.journal.append(trial)
+        self._keep(candidate, trial, measured)
+        self.callbacks.trial_finished(
+            trial, self._shown(expected, candidate), self.best_trial, replayed=known is not None
+        )
+        return trial
+
+    def _keep(self, candidate: Candidate, trial: Trial, measured: Measured) -> None:
+        self._number += 1
+        self._mirror.add(trial)
+        if candidate not in self.finished or trial.state == TrialState.COMPLETE:
+            self.finished[candidate] = trial
+        value = self._value(trial, measured)
+        self._history.append(
+            tried(self.problem.objective, candidate, trial.state, value, self._feasible(trial, measured))
+        )
+        if trial.state == TrialState.COMPLETE and measured.point is not None:
+            self.trials.incumbent = max(self.trials.incumbent or 0.0, measured.point.goodput_rps)
+
+    def _learn(self, candidate: Candidate, deployment: Deployment, measured: Measured) -> None:
+        told: list[Telemetry] = []
+        if measured.point is not None and measured.point.figures is not None:
+            told = self._telemetry(deployment, measured.point.rate, measured.point.figures)
+        moved = self.surrogate.learn(self._observation(candidate, measured), told)
+        if moved and self.surrogate_shifted:
+            self._rank_again()
+
+    def _observation(self, candidate: Candidate, measured: Measured) -> Observation | None:
+        if measured.state == TrialState.COMPLETE and measured.shown is not None:
+            return Observation(candidate, measured.shown)
+        if measured.state == TrialState.STOPPED and measured.shown is not None:
+            if self.ensemble.column(candidate).z <= measured.shown:
+                return None  # the model expected as much already
+            return Observation(candidate, STOPPED_AT * measured.shown, BOUND_NOISE)
+        return None
+
+    def _telemetry(
+        self, deployment: Deployment, rate: float, measured: Mapping[str, object]
+    ) -> list[Telemetry]:
+        central = self.ensemble.central
+        try:
+            simulated = central.figures(deployment, rate, self.lists.trial)
+        except InputError:
+            return []
+        return telemetry(
+            deployment, measured, simulated, central.latency, self.problem.demand, self.surrogate.centre
+        )
+
+    @property
+    def surrogate_shifted(self) -> bool:
+        """Whether the stages are so unlike the profile that the ranking itself may be another."""
+        return bool(abs(self.surrogate.centre).max() > 0.05)
+
+    def _rank_again(self) -> None:
+        self.callbacks.note("stage latencies differ from the profile: ranking the candidates again")
+        scores = screen(self.ensemble.central, self.order, self.lists.coarse, lambda _: None)
+        self.predicted |= scores
+        self.order = ranked(self.problem.objective, scores)
+
+    def _audit_refutes(self) -> bool:
+        """Try the likeliest candidate that was cut; if it beats all others, its rule was wrong here."""
+        cuts = {cut.candidate: cut.rule for cut in self.pruned.cuts if cut.rule not in ("reach", "memory")}
+        scores = {c: s for c, s in self.cut_scores.items() if c in cuts and c not in self.finished}
+        if not scores or self.trials_left < 1 or self.sampler.exhaustive:
+            return False
+        best_before = self.best_trial
+        candidate = ranked(self.problem.objective, scores)[0]
+        trial = self.measure(candidate, "audit")
+        if trial.state != TrialState.COMPLETE or best_before is None or self.best_trial is not trial:
+            return False
+        rule = cuts[candidate]
+        back = [c for c, r in cuts.items() if r == rule]
+        note = f"the audit trial {candidate.label} beat what was kept: rule {rule} is taken back"
+        self.callbacks.note(note)
+        self.pruned = self.pruned.restore(back, note)
+        everything = {c: self.predicted[c] for c in self.pruned.kept if c in self.predicted}
+        self.order = ranked(self.problem.objective, everything)
+        return True
+
+    # What a trial is worth.
+
+    def objective(self, candidate: Candidate, measured: Measured) -> float | None:
+        """As the journal states it: measured, or where one rate cannot measure it, the calibrated model's."""
+        if measured.state == TrialState.FAILED:
+            return None
+        if self.trials.offered is not None:
+            return max(0.0, float(self.posterior([candidate]).mean[0]))
+        if measured.score is not None:
+            return self.problem.objective.shown(measured.score.value, candidate.total)
+        return measured.shown
+
+    def deployment_value(self, deployment: Deployment, measured: Measured, limit: float) -> float | None:
+        """The objective of a deployment that is no candidate (a user's file)."""
+        if measured.point is None or measured.score is None:
+            return None
+        if self.trials.offered is None:
+            return self.problem.objective.shown(measured.score.value, deployment.gpus)
+        central = self.ensemble.central
+        largest = central.score_deployment(deployment, self.lists.long, limit).value
+        expected = central.point(deployment, self.trials.offered, self.lists.trial).goodput_rps
+        missing = (measured.point.goodput_rps - expected) / self.trials.offered
+        return largest * (1 + max(-0.5, min(0.5, missing)))
+
+    @property
+    def simulations(self) -> int:
+        """Simulated runs so far, all members of the ensemble counted."""
+        return self.uncalibrated.simulations + self.ensemble.simulations
+
+    def _value(self, trial: Trial, measured: Measured) -> float | None:
+        """What samplers maximise."""
+        if self.problem.objective.name == "cost":
+            return measured.shown
+        return trial.objective
+
+    def _feasible(self, trial: Trial, measured: Measured) -> bool:
+        if trial.state != TrialState.COMPLETE or measured.score is None:
+            return False
+        return (trial.objective or 0.0) > 0 if self.trials.offered is not None else measured.score.feasible
+
+    def _expected(self, candidate: Candidate) -> float:
+        return float(self.posterior([candidate]).mean[0])
+
+    def _shown(self, value: float, candidate: Candidate) -> float:
+        return self.problem.objective.shown(value, candidate.total)
+
+    @property
+    def best_trial(self) -> Trial | None:
+        """The best so far by what was measured: meets the SLO first, then cheap, then value."""
+        best: tuple[tuple[float, ...], Trial] | None = None
+        trials = {t.candidate: t for t in self._history if t.state == TrialState.COMPLETE}
+        for candidate, entry in trials.items():
+            cheap = (
+                -float(candidate.total) if self.problem.objective.name == "cost" and entry.feasible else 0.0
+            )
+            key = (float(entry.feasible), cheap, entry.value or 0.0)
+            if best is None or key > best[0]:
+                best = (key, self.finished[candidate])
+        return None if best is None else best[1]
+
+    def feasible(self, candidate: Candidate) -> bool:
+        return any(entry.candidate == candidate and entry.feasible for entry in self._history)
+
+    def value(self, candidate: Candidate) -> float | None:
+        """Measured value of a tried candidate, as samplers saw it."""
+        values = [entry.value for entry in self._history if entry.candidate == candidate]
+        return values[-1] if values else None
+
+
+def make_surrogate(
+    problem: Problem,
+    lists: Lists,
+    offered: float | None,
+    scores: Scores,
+    *,
+    live: bool,
+    progress: Callable[[int], None],
+) -> tuple[Surrogate, SimulatedEnsemble]:
+    """The prior: an ensemble over the profile's stated error, and physics features of every candidate."""
+
+    def objective(
+        predictor: Predictor, candidate: Candidate, requests: Requests, guess: float | None
+    ) -> float:
+        return predictor.value(candidate, requests, guess)
+
+    def shown(predictor: Predictor, candidate: Candidate, requests: Requests, guess: float | None) -> float:
+        if offered is None:
+            return predictor.value(candidate, requests, guess)
+        return predictor.point(problem.deployment(candidate), offered, requests).goodput_rps
+
+    best = max((score.value for score in scores.values()), default=1.0)
+    ensemble = SimulatedEnsemble(
+        problem,
+        objective,
+        shown if live else None,
+        long=lists.long,
+        trial=lists.trial,
+        short=lists.coarse,
+        guesses={candidate: score.value for candidate, score in scores.items()},
+        best=best,
+        best_shown=best if offered is None else offered,
+        seed=problem.seed,
+        progress=progress,
+    )
+    # ±e as a uniform band has this standard deviation; co-location is the least known of all.
+    sd = problem.error / 3**0.5
+    spread = np.array([sd, sd, sd, sd, max(sd, 0.1)])
+    return Surrogate(ensemble, physics_features(problem, list(scores)), spread), ensemble

@@ -1,0 +1,198 @@
+"""Candidates scored by the simulator, under the profile's latencies or any others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from has.core.deployment import Deployment
+from has.core.figures import figures, kept_after, met
+from has.core.records import COMPLETED, Records
+from has.core.requests import Floats, Requests
+from has.core.slo import Slo
+from has.core.stage import Beside, Stage
+from has.errors import InputError
+from has.latency.lookup import Grid, LatencyModel
+from has.search.capacity import CapacityModel
+from has.search.objective import GRID, REFINED, Point, Score, nearby_rate
+from has.search.problem import Problem, warmup_s
+from has.search.space import Candidate, candidate_of
+from has.search.surrogate import FACTORS
+from has.sim.simulator import Prepared, Simulator
+
+ROUGH = {"grid": 0.08, "refined": 0.02}
+"""Steps of the rate scan where candidates are only compared."""
+
+
+class Predictor:
+    """One set of latencies. Counts its simulations in `simulations`.
+
+    A candidate for which the latencies extrapolate to nonsense scores nothing; the first such fault
+    is kept in `fault`.
+    """
+
+    def __init__(self, problem: Problem, latency: LatencyModel | None = None) -> None:
+        self.problem = problem
+        self.latency = problem.latency if latency is None else latency
+        self.simulations = 0
+        self.fault: InputError | None = None
+        self._simulator = Simulator(self.latency)
+        self._prepared: dict[int, tuple[Requests, Prepared]] = {}
+        model = problem.capacity_model()
+        self.capacity = CapacityModel(
+            self.latency, problem.demand, problem.slo, model.limits, problem.encode_shares
+        )
+
+    def limit(self, candidate: Candidate) -> float:
+        """R of the candidate; where the profile bounds nothing, ten times the rate in force."""
+        r = self.capacity.of(candidate, self.problem.kv_tokens(candidate)).limit
+        return r if math.isfinite(r) else 10 * self.problem.base_rate
+
+    def limit_of(self, deployment: Deployment) -> float:
+        """The same for any deployment."""
+        return self.limit(candidate_of(deployment))
+
+    def warnings(self, requests: Requests) -> list[str]:
+        """Look-ups beyond the profile that these requests alone need. InputError where it does not reach."""
+        return self._simulator.check_sizes(requests)
+
+    def records(self, deployment: Deployment, rate: float, requests: Requests) -> Records:
+        """One simulation of `requests` (drawn at the problem's base rate) at `rate`."""
+        self.simulations += 1
+        prepared = self._prepare(requests)
+        mean = requests.mean_rate
+        if mean is not None and rate != self.problem.base_rate:
+            prepared = prepared.at_rate(mean * rate / self.problem.base_rate)
+        return self._simulator.run(deployment, prepared, rate=rate)
+
+    def point(self, deployment: Deployment, rate: float, requests: Requests) -> Point:
+        """The same, as the few numbers that a score needs."""
+        try:
+            return quick_point(self.records(deployment, rate, requests), self.problem.slo, rate)
+        except InputError as error:
+            self.fault = self.fault or error
+            return Point(rate, 0.0, 0.0, math.inf)
+
+    def figures(self, deployment: Deployment, rate: float, requests: Requests) -> dict[str, Any]:
+        """The same, as all figures. InputError where the latencies extrapolate to nonsense."""
+        records = self.records(deployment, rate, requests)
+        return figures(records, self.problem.slo, warmup_s(records.requests))
+
+    def _prepare(self, requests: Requests) -> Prepared:
+        found = self._prepared.get(id(requests))
+        if found is None:
+            # The list is kept beside, so that its id is not given to another one.
+            found = self._prepared[id(requests)] = (
+                requests,
+                self._simulator.prepare(requests, self.problem.seed),
+            )
+        return found[1]
+
+    def score(self, candidate: Candidate, requests: Requests, **scan: Any) -> Score:
+        """The candidate's score on this list of requests; `scan` as `score_deployment` takes it."""
+        return self.score_deployment(
+            self.problem.deployment(candidate), requests, self.limit(candidate), **scan
+        )
+
+    def score_deployment(
+        self,
+        deployment: Deployment,
+        requests: Requests,
+        limit: float,
+        *,
+        grid: float = GRID,
+        refined: float = REFINED,
+        lower: float = 0.0,
+        upper: float | None = None,
+    ) -> Score:
+        """Likewise for a deployment that can carry `limit` at most; `upper` may be known to be lower."""
+        if limit <= 0:
+            nothing = Point(self.problem.base_rate, 0.0, 0.0, math.inf)
+            return Score(0.0, nothing, feasible=False)
+        return self.problem.objective.score(
+            lambda rate: self.point(deployment, rate, requests),
+            limit if upper is None else min(limit, upper),
+            grid=grid,
+            refined=refined,
+            lower=lower,
+        )
+
+    def value(self, candidate: Candidate, requests: Requests, guess: float | None) -> float:
+        """The score's value alone; a maximum rate is looked for near `guess`, if there is one."""
+        if self.problem.objective.name != "max-rate" or not guess:
+            return self.score(candidate, requests, **ROUGH).value
+        deployment = self.problem.deployment(candidate)
+        return nearby_rate(
+            lambda rate: self.point(deployment, rate, requests), guess, self.problem.slo.attainment
+        )
+
+
+def quick_point(records: Records, slo: Slo, rate: float) -> Point:
+    """Attainment, goodput and p99 TTFT as `core.figures` defines them, without the rest."""
+    requests = records.requests
+    cut_s = warmup_s(requests)
+    counted = kept_after(records, cut_s)
+    ok = int(np.count_nonzero(met(records, slo) & counted))
+    total = int(np.count_nonzero(counted))
+    done = counted & (records.status == COMPLETED)
+    if not done.any():
+        return Point(rate, 0.0, 0.0, math.inf)
+    begin = int(requests.arrival_ns[0]) + round(cut_s * 1e9)
+    duration_s = (int(records.finish_ns[done].max()) - begin) / 1e9
+    ttft = records.first_token_ns[done] - requests.arrival_ns[done]
+    return Point(
+        rate=rate,
+        attainment=ok / total,
+        goodput_rps=ok / duration_s if duration_s > 0 else 0.0,
+        ttft_p99_ms=float(np.percentile(ttft, 99)) / 1e6,
+    )
+
+
+def scaled(latency: LatencyModel, log_factors: Floats) -> LatencyModel:
+    """Stage latencies multiplied by exp(`log_factors`), in the order of `FACTORS`.
+
+    `beside` multiplies what was measured beside another stage; where nothing was, a factor above 1
+    is taken to slow encode and local prefill while both run.
+    """
+    factors: Mapping[str, float] = dict(zip(FACTORS, np.exp(log_factors).tolist(), strict=True))
+    grids: dict[tuple[Stage, Beside], Grid] = {}
+    for stage in Stage:
+        if not latency.covers(stage):
+            continue
+        own = factors.get(str(stage), 1.0)
+        grids[stage, Beside.NONE] = _times(latency.grid(stage), own)
+    for stage, beside in ((Stage.ENCODE, Beside.PREFILL), (Stage.PREFILL, Beside.ENCODE)):
+        extra = factors["beside"]
+        if latency.covers(stage, beside) or (latency.covers(stage) and extra > 1.0):
+            grids[stage, beside] = _times(latency.grid(stage, beside), factors[str(stage)] * extra)
+    return LatencyModel(grids, latency.metadata, latency.where)
+
+
+def _times(grid: Grid, factor: float) -> Grid:
+    return grid if factor == 1.0 else Grid(grid.sm, grid.batch, grid.tokens, grid.values * factor)
+
+
+def physics_features(problem: Problem, candidates: Sequence[Candidate]) -> dict[Candidate, Floats]:
+    """Standardised log capacities of encode, both prefills and decode, log B, s, and the topology."""
+    model = problem.capacity_model()
+    rows = []
+    for c in candidates:
+        stages = model.of(c, problem.kv_tokens(c)).stages
+        fallback = stages.get("prefill_decode", stages.get("all", 1.0))
+        raw = [
+            stages.get("encode", fallback),
+            model.idle_local_prefill(c) if c.topology == "disaggregated" else fallback,
+            model.remote_prefill(c) if c.topology == "disaggregated" else fallback,
+            stages.get("decode", fallback),
+        ]
+        logs = [math.log(min(max(r, 1e-3), 1e9)) for r in raw]
+        rows.append([*logs, math.log(max(c.encode_batch, 1)), c.share])
+    table = np.array(rows)
+    sd = table.std(axis=0)
+    table = (table - table.mean(axis=0)) / np.where(sd > 1e-9, sd, 1.0)
+    # Two units apart: what is learned about one topology says little of another.
+    kinds = np.array([[2.0 * (c.topology == t) for t in ("e_pd", "monolithic")] for c in candidates])
+    return dict(zip(candidates, np.hstack([table, kinds]), strict=True))

@@ -1,0 +1,212 @@
+"""What is asked, made ready: demand, rates, and how a candidate becomes a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from has.core.deployment import Deployment, SmRow
+from has.core.profile import Profile
+from has.core.requests import Floats, Requests
+from has.core.slo import Slo
+from has.core.stage import Stage
+from has.core.workload import Workload
+from has.errors import InputError
+from has.latency.lookup import REACH, LatencyModel
+from has.latency.memory import kv_capacity
+from has.policy.partition import SmPartitioner
+from has.search.capacity import CapacityModel, Demand, Limits
+from has.search.objective import Objective
+from has.search.space import Candidate
+
+WARM_UP = 0.1
+"""Share of the arrival span that figures of a search leave out."""
+STATED_ERROR = {"measured": 0.10, "silicon": 0.25, "roofline": 0.25}
+"""Relative error of a profile's latencies by its source, where the profile states none."""
+WAITING_SHARE = 0.5
+"""Share of what TTFT leaves after the services that a batch may spend waiting: all of it ruins attainment."""
+
+
+@dataclass
+class Problem:
+    """One search: inputs, and what is derived from them once.
+
+    requests   drawn at `base_rate`; `at_rate` gives the same requests at another rate
+    settings   fields of `Deployment` that hold for every candidate (model, dtype, limits, …)
+    """
+
+    gpus: int
+    profile: Profile
+    workload: Workload
+    objective: Objective
+    requests: Requests
+    base_rate: float
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    batches: tuple[int, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        self._deployments: dict[Candidate, Deployment] = {}
+        self._waits: dict[tuple[Any, ...], float] = {}
+        self._kv: dict[tuple[Any, ...], int | None] = {}
+
+    @property
+    def slo(self) -> Slo:
+        return self.objective.slo
+
+    @cached_property
+    def latency(self) -> LatencyModel:
+        return LatencyModel.from_profile(self.profile)
+
+    @cached_property
+    def demand(self) -> Demand:
+        return Demand.of(self.requests)
+
+    @property
+    def error(self) -> float:
+        """e: how wrong the profile's latencies may be."""
+        stated = self.profile.metadata.error
+        return STATED_ERROR[self.profile.metadata.source] if stated is None else stated
+
+    @cached_property
+    def sm_rows(self) -> tuple[SmRow, ...] | str | None:
+        """The table of the largest B; x* never falls with b, so a smaller B's table is its beginning."""
+        given = self.settings.get("sm_table")
+        if given is not None:
+            return given  # type: ignore[no-any-return]  # validated as part of a Deployment
+        if not self.latency.covers(Stage.ENCODE):
+            return None
+        budget = self.settings.get("encode_slowdown_budget", 0.2)
+        return SmPartitioner.from_profile(self.profile, budget, max(self.batches)).sm_table
+
+    @cached_property
+    def encode_shares(self) -> Floats | None:
+        """Encode's SM share by batch size, float[B+1]; None for streams."""
+        if self.sm_rows is None or isinstance(self.sm_rows, str):
+            return None
+        partitioner = SmPartitioner(self.sm_rows)
+        return np.array([partitioner.encode_share(b) for b in range(max(self.batches) + 1)])
+
+    def deployment(self, candidate: Candidate) -> Deployment:
+        """The candidate with everything a runtime needs: SM table, waiting budget, SLO."""
+        found = self._deployments.get(candidate)
+        if found is None:
+            fields = {"version": 1, "slo": self.slo, **self.settings, **candidate.fields()}
+            fields.pop("sm_table", None)
+            if candidate.topology == "disaggregated":
+                fields["sm_table"] = self._sm_table(candidate.encode_batch)
+            if candidate.topology != "monolithic" and fields.get("max_wait_ms") is None:
+                fields["max_wait_ms"] = self.max_wait_ms(candidate)
+            found = self._deployments[candidate] = Deployment(**fields)
+        return found
+
+    def _sm_table(self, bound: int) -> tuple[SmRow, ...] | str | None:
+        if self.sm_rows is None or isinstance(self.sm_rows, str):
+            return self.sm_rows
+        return tuple(row for row in self.sm_rows if row.batch <= bound) or self.sm_rows[:1]
+
+    def max_wait_ms(self, candidate: Candidate) -> float:
+        """Half of what the TTFT bound leaves after the predicted p90 of all services of a media request."""
+        disaggregated = candidate.topology == "disaggregated"
+        local = disaggregated and candidate.share < 1
+        remote = not disaggregated or candidate.share > 0
+        key = (candidate.encode_batch, local, remote, disaggregated)
+        if key not in self._waits:
+            media = self.requests.is_media
+            services = self.services(candidate.encode_batch, local=local, remote=remote)
+            p90 = float(np.quantile(services[media], 0.9)) if media.any() else 0.0
+            self._waits[key] = round(max(0.0, WAITING_SHARE * (self.slo.ttft_s - p90)) * 1e3, 3)
+        return self._waits[key]
+
+    def services(self, encode_batch: int, *, local: bool, remote: bool, worst: bool = True) -> Floats:
+        """Preprocess + encode + transfer + prefill of each request without any queue, float[N] in seconds.
+
+        Encode is that of a batch of `encode_batch` like requests; of the two ways to prefill, the
+        slower one (`worst`) or the faster one of those in use.
+        """
+        media = self.requests.media_tokens.astype(np.float64)
+        total = self.requests.total_tokens.astype(np.float64)
+        share = 100.0
+        if local and self.encode_shares is not None:
+            share = float(self.encode_shares[min(encode_batch, len(self.encode_shares) - 1)])
+        encode = self._seconds(Stage.PREPROCESS, 1, media)
+        if self.latency.covers(Stage.ENCODE):
+            encode = encode + self._seconds(Stage.ENCODE, max(encode_batch, 1), media, share)
+        encode = np.where(self.requests.is_media, encode, 0.0)
+        prefill = self._seconds(Stage.PREFILL, 1, total)
+        ways = []
+        if local:
+            ways.append(prefill)
+        if remote:
+            ways.append(prefill + np.where(media > 0, self._seconds(Stage.EMBEDDING_TRANSFER, 1, media), 0.0))
+        ways = ways or [prefill]
+        prefill_s: Floats = np.max(ways, axis=0) if worst else np.min(ways, axis=0)
+        return encode + prefill_s
+
+    def _seconds(self, stage: Stage, batch: int, tokens: Floats, share: float = 100.0) -> Floats:
+        grid = self.latency.grid(stage)
+        sizes, inverse = np.unique(tokens, return_inverse=True)
+        return np.array([grid.seconds(share, batch, size) for size in sizes])[inverse]
+
+    def kv_tokens(self, candidate: Candidate) -> int | None:
+        """KV tokens of one decoding worker of this candidate; None where nothing bounds them."""
+        pool = {"disaggregated": "decode", "e_pd": "prefill_decode", "monolithic": "all"}[candidate.topology]
+        key = (candidate.topology, candidate.pool_tp(pool))
+        if key not in self._kv:
+            self._kv[key] = kv_capacity(self.deployment(candidate), self.profile.metadata, pool)
+        return self._kv[key]
+
+    def capacity_model(self, decode_slack: float = 1.0) -> CapacityModel:
+        some = {
+            k: self.settings[k]
+            for k in ("max_num_seqs", "max_prefill_requests", "preprocess_workers")
+            if k in self.settings
+        }
+        limits = Limits(prefill_tokens=self.settings.get("max_num_batched_tokens") or 8192, **some)
+        return CapacityModel(
+            self.latency, self.demand, self.slo, limits, self.encode_shares, decode_slack=decode_slack
+        )
+
+    def at_rate(self, rate: float, requests: Requests | None = None) -> Requests:
+        """The same requests, their arrivals stretched so that they come at `rate`."""
+        return stretched(self.requests if requests is None else requests, self.base_rate / rate)
+
+    def beyond_reach(self, encode_batch: int) -> bool:
+        """Whether the profile cannot answer for encode batches of that size."""
+        if not self.latency.covers(Stage.ENCODE):
+            return False
+        axis = self.latency.grid(Stage.ENCODE).batch
+        return len(axis) > 1 and encode_batch > REACH * axis[-1]
+
+
+def stretched(requests: Requests, factor: float) -> Requests:
+    """All arrival times multiplied by `factor`."""
+    if factor == 1.0:
+        return requests
+    moved = requests[:]
+    first = requests.arrival_ns[0] if len(requests) else 0
+    times = first + np.rint((requests.arrival_ns - first) * factor).astype(np.int64)
+    object.__setattr__(moved, "arrival_ns", times)  # a fresh copy that nobody else has seen yet
+    return moved
+
+
+def warmup_s(requests: Requests) -> float:
+    """What figures of a search cut off: the first tenth of the arrival span."""
+    return WARM_UP * requests.span_s
+
+
+def rate_in_force(workload: Workload, requests: Requests) -> float:
+    """The workload's rate, or a trace's mean. InputError where there is neither."""
+    rate = workload.arrivals.rate or requests.mean_rate
+    if rate is None:
+        raise InputError(
+            "no rate is in force",
+            where="workload",
+            field="arrivals.rate",
+            mend="give --rate, or a rate in the workload",
+        )
+    return rate

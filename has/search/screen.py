@@ -1,0 +1,102 @@
+"""All candidates simulated once, cheaply: which are worth a closer look, and which baselines to hold them to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from has.core.requests import Requests
+from has.core.space import OffloadRange, SearchSpace
+from has.core.trial import TrialState
+from has.errors import InfeasibleError
+from has.search.objective import Objective, Score
+from has.search.predict import ROUGH, Predictor
+from has.search.problem import Problem
+from has.search.prune import Pruned, only_possible
+from has.search.samplers.port import Tried
+from has.search.space import Candidate, enumerate_space
+
+IN_SIGHT = 0.6
+"""A maximum rate below this share of the best is not looked for more closely."""
+Scores = dict[Candidate, Score]
+
+
+def rank(objective: Objective, candidate: Candidate, score: Score) -> tuple[float, ...]:
+    """Sorts the better last: meets the SLO, is cheap (objective cost), has the value; then what misses by least."""
+    cheap = -objective.cost(candidate.total) if objective.name == "cost" and score.feasible else 0.0
+    return (float(score.feasible), cheap, *map(float, score.rank[1:]))
+
+
+def screen(
+    predictor: Predictor,
+    candidates: Sequence[Candidate],
+    requests: Requests,
+    progress: Callable[[int], None],
+    *,
+    at_least: float | None = None,
+) -> Scores:
+    """Every candidate's score on these requests. `at_least`: a maximum rate below it is not looked for."""
+    max_rate = predictor.problem.objective.name == "max-rate"
+    order = sorted(candidates, key=predictor.limit, reverse=True) if max_rate else candidates
+    scores: Scores = {}
+    best = 0.0
+    for done, candidate in enumerate(order, 1):
+        lower = IN_SIGHT * best if at_least is None else at_least
+        scores[candidate] = predictor.score(candidate, requests, lower=lower, **ROUGH)
+        best = max(best, scores[candidate].value)
+        progress(done)
+    return {candidate: scores[candidate] for candidate in candidates}
+
+
+def ranked(objective: Objective, scores: Mapping[Candidate, Score]) -> list[Candidate]:
+    """The most promising first; of equals, the one listed first."""
+    return sorted(scores, key=lambda c: rank(objective, c, scores[c]), reverse=True)
+
+
+def keep_simulators_best(pruned: Pruned, objective: Objective, kept: Scores, cut: Scores) -> Pruned:
+    """The guard: what the simulator likes better than everything kept comes back."""
+    if not cut:
+        return pruned
+    best_cut = ranked(objective, cut)[0]
+    best_kept = max((rank(objective, c, s) for c, s in kept.items()), default=(-1.0,))
+    if rank(objective, best_cut, cut[best_cut]) <= best_kept:
+        return pruned
+    note = f"{best_cut.label} was cut, but the simulator ranks it first: it stays"
+    return pruned.restore([best_cut], note)
+
+
+def baseline_candidates(
+    problem: Problem, space: SearchSpace, budgets: Iterable[int]
+) -> dict[str, list[Candidate]]:
+    """The points among which each baseline is chosen, whatever topologies the space offers.
+
+    A baseline that memory does not admit has an empty list.
+    """
+    spaces = {
+        "monolithic": space.model_copy(update={"topologies": ("monolithic",)}),
+        "e_pd": space.model_copy(update={"topologies": ("e_pd",)}),
+        "static_epd": space.model_copy(
+            update={
+                "topologies": ("disaggregated",),
+                "encode_batch": (1,),
+                "prefill_offload": OffloadRange(min=1.0, max=1.0),
+            }
+        ),
+    }
+    found: dict[str, list[Candidate]] = {}
+    for name, own in spaces.items():
+        points = [c for gpus in budgets for c in enumerate_space(own, gpus)]
+        try:
+            found[name] = list(only_possible(problem, points).kept)
+        except InfeasibleError:
+            found[name] = []
+    return found
+
+
+def tried(
+    objective: Objective, candidate: Candidate, state: TrialState, value: float | None, feasible: bool
+) -> Tried:
+    """A trial as samplers see it: cost becomes a utility in which every answer within the SLO beats every other."""
+    utility = value
+    if objective.name == "cost" and value is not None and feasible:
+        utility = 2.0 - candidate.total / 2**20
+    return Tried(candidate, state, value, utility, feasible)

@@ -1,0 +1,249 @@
+"""What the search believes about every candidate: simulators as the prior, corrected by trials.
+
+    symbol   meaning                                                              shape
+    θ        log factors on the profile's stage latencies (`FACTORS`)             [F]
+    c        θ at which the simulators were last run (the centre)                 [F]
+    y        objective of each candidate                                          [C]
+    a, J     simulated y at c, and its slope there, from an ensemble around c     [C], [C, F]
+    z        what a trial of a candidate shows (often y itself)
+    o, Jo    simulated z at c, and its slope
+    ρ        relative error that no θ explains: one offset for all, plus a Gaussian
+             process over physics features (log stage capacities, log B, s), plus
+             what the linear fit of the ensemble left over
+    t        stage factors seen in trials' own telemetry: t = Hθ + noise
+
+    y = a + J(θ - c) + a∘ρ        z = o + Jo(θ - c) + o∘ρ + noise        θ ~ N(0, S)
+
+All is linear in (θ, ρ) and Gaussian, so one solve gives every mean and covariance. When θ has moved
+far from c the simulators are run again around it: the straight line is only good near c.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from has.core.requests import Floats
+from has.search.space import Candidate
+
+FACTORS = ("preprocess", "encode", "prefill", "decode", "beside")
+"""What θ scales: the four stages' latencies, and what co-location adds to encode and local prefill."""
+
+OFFSET = 0.10
+"""Standard deviation of the relative error that all candidates share."""
+LENGTH = 1.5
+"""Length scale of the Gaussian process, in standard deviations of a feature."""
+RESIDUALS = (0.005, 0.02, 0.05, 0.1)
+NOISES = (0.002, 0.01, 0.03, 0.06)
+"""Scales of ρ and of a trial's noise to choose from, by marginal likelihood once there are trials to judge by."""
+FIRST = (0.02, 0.02)
+"""The scales until then."""
+MOVED = 0.05
+"""The simulators are run again when a factor's estimate has moved by more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Simulated prior of one candidate: y and z at the centre, slopes [F], relative misfit of the fit.
+
+    A relative error ρ moves y by y_weight·ρ: |y|, but never quite nothing, for a simulator that says
+    0 may be wrong.
+    """
+
+    y: float
+    z: float
+    y_slope: Floats
+    z_slope: Floats
+    y_weight: float
+    z_weight: float
+    misfit: float
+
+
+class Ensemble(Protocol):
+    """Simulators around a centre."""
+
+    def recentre(self, centre: Floats, spread: Floats) -> None:
+        """Draw members around `centre` with standard deviations `spread`, both [F]; forget all columns."""
+
+    def column(self, candidate: Candidate) -> Column:
+        """The candidate's prior, simulated when first asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    candidate: Candidate
+    value: float
+    noise: float = 1.0
+    """Multiplies the noise scale: above 1 for a bound or a short run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """One stage's log factor as a trial showed it: value = row·θ, give or take sd."""
+
+    row: Floats
+    value: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """Joint belief over `candidates`: mean [C] and covariance [C, C] of y, in the objective's unit."""
+
+    candidates: Sequence[Candidate]
+    mean: Floats
+    covariance: Floats
+
+    @property
+    def sd(self) -> Floats:
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
+
+    def index(self, candidate: Candidate) -> int:
+        return list(self.candidates).index(candidate)
+
+    def draws(self, count: int, seed: int) -> Floats:
+        """Samples of y, [count, C]."""
+        rng = np.random.default_rng(seed)
+        values, vectors = np.linalg.eigh(self.covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        samples: Floats = self.mean + rng.standard_normal((count, len(self.mean))) @ root.T
+        return samples
+
+    def probability_within(self, candidate: Candidate, percent: float, seed: int, count: int = 4000) -> float:
+        """That this candidate is within `percent` of the best of all."""
+        draws = self.draws(count, seed)
+        best = draws.max(axis=1)
+        return float(np.mean(draws[:, self.index(candidate)] >= best - abs(best) * percent / 100))
+
+
+class Surrogate:
+    """Learns from trials; answers for any candidate. `features` maps a candidate to its physics."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        features: Mapping[Candidate, Floats],
+        prior_sd: Floats,
+    ) -> None:
+        self._ensemble = ensemble
+        self._features = features
+        self._prior = np.diag(np.asarray(prior_sd, np.float64) ** 2)
+        self.centre = np.zeros(len(prior_sd))
+        self._spread = np.asarray(prior_sd, np.float64)
+        self._observations: list[Observation] = []
+        self._telemetry: list[Telemetry] = []
+        self._scales = FIRST
+        self._misfit = 1.0
+        ensemble.recentre(self.centre, self._spread)
+
+    @property
+    def observations(self) -> int:
+        return len(self._observations)
+
+    def learn(self, observation: Observation | None, telemetry: Sequence[Telemetry] = ()) -> bool:
+        """Take in a trial; True if the simulators were run anew around better stage factors."""
+        if observation is not None:
+            self._observations.append(observation)
+        self._telemetry.extend(telemetry)
+        self._choose_scales()
+        mean, sd = self.factors()
+        if np.max(np.abs(mean - self.centre)) <= MOVED:
+            # What a straight line misses grows with the square of how far θ may still be from the centre.
+            self._misfit = min(1.0, float(np.mean((sd / self._spread) ** 2)))
+            return False
+        self.centre, self._spread, self._misfit = mean, np.maximum(sd, 0.01), 1.0
+        self._ensemble.recentre(self.centre, self._spread)
+        return True
+
+    def factors(self) -> tuple[Floats, Floats]:
+        """Estimate of θ and its standard deviation, both [F]."""
+        rows, targets, covariance = self._evidence()
+        if len(targets) == 0:
+            return np.zeros(len(self._prior)), np.sqrt(np.diag(self._prior))
+        cross = self._prior @ rows.T
+        gain = np.linalg.solve(covariance, cross.T).T
+        left = self._prior - gain @ cross.T
+        return gain @ targets, np.sqrt(np.maximum(np.diag(left), 1e-12))
+
+    def posterior(self, candidates: Sequence[Candidate]) -> Posterior:
+        columns = [self._ensemble.column(c) for c in candidates]
+        a = np.array([column.y for column in columns])
+        slopes = np.array([column.y_slope for column in columns])
+        weights = np.array([column.y_weight for column in columns])
+        mean = a - slopes @ self.centre
+        covariance = slopes @ self._prior @ slopes.T + np.outer(weights, weights) * self._kernel(
+            candidates, candidates
+        )
+        rows, targets, evidence = self._evidence()
+        if len(targets):
+            seen = [obs.candidate for obs in self._observations]
+            cross = slopes @ self._prior @ rows.T
+            if seen:
+                shown = np.array([self._ensemble.column(c).z_weight for c in seen])
+                cross[:, : len(seen)] += np.outer(weights, shown) * self._kernel(candidates, seen)
+            gain = np.linalg.solve(evidence, cross.T).T
+            mean = mean + gain @ targets
+            covariance = covariance - gain @ cross.T
+        return Posterior(tuple(candidates), mean, (covariance + covariance.T) / 2)
+
+    def _evidence(self, scales: tuple[float, float] | None = None) -> tuple[Floats, Floats, Floats]:
+        """Rows of θ in each observation, deviations from the prior mean, and their covariance."""
+        scales = scales or self._scales
+        seen = [obs.candidate for obs in self._observations]
+        columns = [self._ensemble.column(c) for c in seen]
+        rows = [column.z_slope for column in columns] + [entry.row for entry in self._telemetry]
+        if not rows:
+            return np.zeros((0, len(self._prior))), np.zeros(0), np.zeros((0, 0))
+        design = np.array(rows)
+        targets = np.array(
+            [
+                obs.value - (column.z - column.z_slope @ self.centre)
+                for obs, column in zip(self._observations, columns, strict=True)
+            ]
+            + [entry.value for entry in self._telemetry]
+        )
+        covariance = design @ self._prior @ design.T
+        n = len(seen)
+        if n:
+            weights = np.array([column.z_weight for column in columns])
+            covariance[:n, :n] += np.outer(weights, weights) * self._kernel(seen, seen, scales[0])
+            noise = scales[1] * np.array([obs.noise for obs in self._observations])
+            covariance[range(n), range(n)] += (weights * noise) ** 2
+        at = range(n, len(rows))
+        covariance[at, at] += np.array([entry.sd**2 for entry in self._telemetry])
+        return design, targets, covariance
+
+    def _kernel(
+        self, left: Sequence[Candidate], right: Sequence[Candidate], residual: float | None = None
+    ) -> Floats:
+        """Covariance of ρ between two lists."""
+        scale = self._scales[0] if residual is None else residual
+        x = np.array([self._features[c] for c in left])
+        y = np.array([self._features[c] for c in right])
+        squared = ((x[:, None, :] - y[None, :, :]) ** 2).sum(axis=2)
+        smooth = OFFSET**2 + scale**2 * np.exp(-squared / (2 * LENGTH**2))
+        own = self._misfit * np.array([self._ensemble.column(c).misfit for c in left])
+        same = np.array([[c == d for d in right] for c in left])
+        result: Floats = smooth + same * (own[:, None] ** 2)
+        return result
+
+    def _choose_scales(self) -> None:
+        if len(self._observations) < 3:
+            return
+        best = -np.inf
+        for scales in itertools.product(RESIDUALS, NOISES):
+            _, targets, covariance = self._evidence(scales)
+            likelihood = _log_likelihood(targets, covariance)
+            if likelihood > best + 1e-9:
+                best, self._scales = likelihood, scales
+
+
+def _log_likelihood(targets: Floats, covariance: Floats) -> float:
+    sign, logdet = np.linalg.slogdet(covariance)
+    if sign <= 0:
+        return -np.inf
+    return float(-0.5 * targets @ np.linalg.solve(covariance, targets) - 0.5 * logdet)

@@ -1,0 +1,189 @@
+"""One trial: a deployment run through the executor, at one rate or at as many as its objective asks for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from has.core.deployment import Deployment
+from has.core.requests import Requests
+from has.core.trial import Executor, Figures, Outcome, Trial, TrialPlan, TrialState
+from has.search.objective import Objective, Point, Score
+from has.search.problem import Problem, warmup_s
+from has.search.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the runs of one trial gave. `score` is None where it failed or was ended early.
+
+    `shown` is the number the surrogate compares with its own prediction; `point` the run that
+    decided, with its figures.
+    """
+
+    state: TrialState
+    score: Score | None
+    shown: float | None
+    point: Point | None
+    reason: str | None
+    telemetry: Mapping[str, Any]
+
+
+class _Ended(Exception):
+    """A run of the trial failed or was ended early; carries its outcome."""
+
+    def __init__(self, outcome: Outcome, rate: float) -> None:
+        self.outcome = outcome
+        self.rate = rate
+
+
+class Trials:
+    """Runs trials of one search: the same requests, arrivals and seed in each.
+
+    `offered` is the one rate of live max-rate trials, which would take too long at many; elsewhere None.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        executor: Executor,
+        requests: Requests,
+        offered: float | None,
+        *,
+        early_end: bool,
+    ) -> None:
+        self.problem = problem
+        self.executor = executor
+        self.requests = requests
+        self.offered = offered
+        self._early_end = early_end and executor.live
+        self.incumbent: float | None = None
+        """Goodput that a later trial on this list has to beat."""
+
+    @property
+    def several(self) -> bool:
+        """Whether one trial takes runs at several rates."""
+        return self.offered is None and (
+            self.problem.objective.name == "max-rate" or len(self.problem.objective.rates) > 1
+        )
+
+    def run(self, deployment: Deployment, upper: float) -> Measured:
+        """Measure `deployment`; `upper` bounds the rate it could carry."""
+        objective = self.problem.objective
+        try:
+            if self.offered is not None:
+                point = self._point(deployment, self.offered)
+                met = point.attainment >= objective.slo.attainment
+                score = Score(point.goodput_rps, point, met)
+                return Measured(TrialState.COMPLETE, score, point.goodput_rps, point, None, self._told)
+            score = objective.score(lambda rate: self._point(deployment, rate), upper)
+        except _Ended as end:
+            return self._ended(end)
+        return Measured(TrialState.COMPLETE, score, score.value, score.point, None, self._told)
+
+    def once(self, deployment: Deployment, rate: float, requests: Requests) -> Outcome:
+        """One run at `rate` of requests that arrive at it, without early end."""
+        return self._execute(deployment, rate, requests, watch=None)
+
+    _told: Mapping[str, Any] = {}
+
+    def _point(self, deployment: Deployment, rate: float) -> Point:
+        requests = self.problem.at_rate(rate, self.requests)
+        watch = None
+        if self._early_end and not self.several:
+            watch = Watch(self.incumbent, requests.span_s, warmup_s(requests))
+        outcome = self._execute(deployment, rate, requests, watch)
+        if outcome.state != TrialState.COMPLETE or outcome.figures is None:
+            raise _Ended(outcome, rate)
+        self._told = outcome.telemetry
+        return Point.of(rate, plain(outcome.figures))
+
+    def _execute(
+        self, deployment: Deployment, rate: float, requests: Requests, watch: Watch | None
+    ) -> Outcome:
+        return self.executor.run(
+            TrialPlan(
+                deployment=deployment,
+                requests=requests,
+                rate=rate,
+                slo=self.problem.slo,
+                warmup_s=warmup_s(requests),
+                seed=self.problem.seed,
+                watch=watch,
+            )
+        )
+
+    def _ended(self, end: _Ended) -> Measured:
+        outcome = end.outcome
+        point = None if outcome.figures is None else Point.of(end.rate, plain(outcome.figures))
+        state = outcome.state if point is not None else TrialState.FAILED
+        # An early end proves that the incumbent was out of reach: that is what is known of the value.
+        bound = self.incumbent if state == TrialState.STOPPED else None
+        reason = outcome.reason or "the run gave no figures"
+        return Measured(state, None, bound, point, reason, outcome.telemetry)
+
+
+def record(
+    number: int, kind: str, deployment: Deployment, seed: int, run: Callable[[], Measured]
+) -> tuple[Trial, Measured]:
+    """Run and time a trial. Its objective is the score's; who knows better replaces it."""
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    begin = time.monotonic()
+    measured = run()
+    trial = Trial(
+        number=number,
+        kind=kind,
+        state=measured.state,
+        deployment=deployment,
+        objective=None if measured.score is None else measured.score.value,
+        figures=None if measured.point is None else measured.point.figures,
+        reason=measured.reason,
+        seed=seed,
+        started_at=started,
+        duration_s=round(time.monotonic() - begin, 3),
+        rate=None if measured.point is None else measured.point.rate,
+        telemetry=plain(
+            {
+                **measured.telemetry,
+                "shown": measured.shown,
+                "feasible": measured.score is not None and measured.score.feasible,
+            }
+        ),
+    )
+    return trial, measured
+
+
+def recalled(trial: Trial) -> Measured:
+    """What a journaled trial measured: the same numbers as when it was run."""
+    point = None
+    if trial.figures is not None and trial.rate is not None:
+        point = Point.of(trial.rate, trial.figures)
+    score = None
+    if trial.state == TrialState.COMPLETE and point is not None and trial.objective is not None:
+        score = Score(trial.objective, point, bool(trial.telemetry.get("feasible")))
+    return Measured(trial.state, score, trial.telemetry.get("shown"), point, trial.reason, trial.telemetry)
+
+
+def plain(value: Any) -> Any:
+    """As it comes back from JSON: a resumed search must see the very numbers that the first one saw."""
+    return json.loads(json.dumps(value, default=_unwrap))
+
+
+def _unwrap(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def with_objective(trial: Trial, objective: float | None) -> Trial:
+    return replace(trial, objective=objective)
+
+
+def figures_of(outcome: Outcome) -> Figures | None:
+    return None if outcome.figures is None else plain(outcome.figures)
+
+
+def met_target(objective: Objective, point: Point) -> bool:
+    return point.attainment >= objective.slo.attainment

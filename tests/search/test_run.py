@@ -1,0 +1,329 @@
+"""Whole searches on three or four GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_profile, make_workload
+
+from has.core.profile import Profile
+from has.core.space import SearchSpace
+from has.core.trial import Executor, Outcome, TrialPlan, TrialState
+from has.core.workload import Workload
+from has.errors import InfeasibleError, InputError, RunError
+from has.files.deployment import load_deployment, save_deployment
+from has.search.run import resume_inputs, search
+from has.search.simulated import ModelExecutor
+from has.search.space import candidate_of, enumerate_space
+
+SPACE = SearchSpace(version=1, encode_batch=[1, 4], prefill_offload={"step": 0.5})
+
+
+class Wrapped:
+    """The simulator, with what a test does before a run."""
+
+    parallel = 1
+
+    def __init__(
+        self, profile: Profile, before: Callable[[TrialPlan], Outcome | None], *, live: bool = False
+    ) -> None:
+        self.live = live
+        self.runs = 0
+        self._inner = ModelExecutor(profile)
+        self._before = before
+
+    def run(self, plan: TrialPlan) -> Outcome:
+        self.runs += 1
+        return self._before(plan) or self._inner.run(plan)
+
+    def close(self) -> None: ...
+
+
+def run(profile: Profile, workload: Workload, gpus: int = 4, **changes: Any) -> Any:
+    arguments: dict[str, Any] = {"space": SPACE, "rate": 8.0, "requests": 200, "trials": 8, "seed": 1}
+    return search(gpus, profile, workload, **(arguments | changes))
+
+
+def essence(outcome: Any) -> Any:
+    """All of an outcome but its times and places."""
+    said = outcome.as_json()
+    said.pop("run")
+    for key in ("run", "date", "reproduce", "digests"):
+        said["best"]["evidence"].pop(key, None)
+    trials = [(t.kind, t.state, t.deployment.digest(), t.objective, t.figures, t.rate) for t in outcome.trials]
+    return json.loads(json.dumps(said, default=str)), trials
+
+
+def test_recommends_the_exhaustive_best_within_noise(profile: Profile, workload: Workload) -> None:
+    """`grid` tries everything; `auto` with eight trials is within 1 % of it."""
+    exhaustive = run(profile, workload, sampler="grid", trials=None, prune=False, rate=10.0)
+    everything = enumerate_space(SPACE, 4)
+    assert {candidate_of(t.deployment) for t in exhaustive.trials} == set(everything)
+    assert all(t.state == TrialState.COMPLETE for t in exhaustive.trials)
+    quick = run(profile, workload, rate=10.0)
+    assert quick.objective >= 0.99 * max(t.objective for t in exhaustive.trials)
+    assert candidate_of(quick.best) in set(everything)
+    assert quick.candidates["kept"] < quick.candidates["all"] == len(everything)
+
+
+def test_same_seed_same_outcome(profile: Profile, workload: Workload) -> None:
+    assert essence(run(profile, workload)) == essence(run(profile, workload))
+
+
+def test_run_folder_holds_everything(profile: Profile, workload: Workload, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    outcome = run(profile, workload, run_dir=folder)
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "manifest.json", "profile.parquet", "workload.yaml", "space.yaml", "trials.jsonl", "optuna.log",
+        "trials.csv", "trials.parquet", "pruned.csv", "best.yaml",
+    }  # fmt: skip
+    lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    assert len(lines) == len(outcome.trials) <= 8
+    assert {"number", "state", "deployment", "objective", "figures", "reason", "seed", "started_at", "duration_s"} <= set(lines[0])
+    assert [line["number"] for line in lines] == list(range(len(lines)))
+    best = load_deployment(folder / "best.yaml")
+    assert best == outcome.best
+    assert best.evidence is not None
+    assert best.evidence["run"] == str(folder)
+    assert set(best.evidence["baselines"]) == {"monolithic", "e_pd", "static_epd"}
+    assert best.sm_table is not None
+    assert best.max_wait_ms is not None
+    assert best.rate == 8.0
+    header, *rows = (folder / "pruned.csv").read_text().splitlines()
+    assert header.split(",")[6:10] == ["rule", "bound", "value", "margin"]
+    assert len(rows) == outcome.candidates["all"] - outcome.candidates["kept"]
+
+
+def test_optuna_dashboard_can_open_the_run(profile: Profile, workload: Workload, tmp_path: Path) -> None:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    outcome = run(profile, workload, run_dir=tmp_path / "run")
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / "run" / "optuna.log")))
+    (study,) = optuna.get_all_study_summaries(storage)
+    loaded = optuna.load_study(study_name=study.study_name, storage=storage)
+    assert [t.value for t in loaded.trials] == [t.objective for t in outcome.trials]
+    assert loaded.direction == optuna.study.StudyDirection.MAXIMIZE
+
+
+class Killed(BaseException):
+    """Stands for a signal: nothing catches it."""
+
+
+@pytest.mark.parametrize("at", [0, 2, 5, 7, 10])
+def test_a_killed_search_resumes_to_the_same_end(
+    profile: Profile, workload: Workload, tmp_path: Path, at: int
+) -> None:
+    whole = run(profile, workload)
+
+    def kill(plan: TrialPlan) -> Outcome | None:
+        if executor.runs > at:
+            raise Killed
+        return None
+
+    executor = Wrapped(profile, kill)
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        run(profile, workload, run_dir=folder, executor=executor)
+    journal = folder / "trials.jsonl"
+    done = len(journal.read_text().splitlines()) if journal.exists() else 0
+    with journal.open("ab") as file:
+        file.write(b'{"number": 99, "kind": "sear')  # what a crash in the middle of a write leaves
+    again = Wrapped(profile, lambda plan: None)
+    resumed = search(**resume_inputs(folder), executor=again)
+    assert essence(resumed) == essence(whole)
+    assert executor.runs - 1 + again.runs == count_runs(profile, workload)
+    numbers = [json.loads(line)["number"] for line in journal.read_text().splitlines()]
+    assert numbers == list(range(len(whole.trials)))
+    assert done <= at
+
+
+def count_runs(profile: Profile, workload: Workload) -> int:
+    executor = Wrapped(profile, lambda plan: None)
+    run(profile, workload, executor=executor)
+    return executor.runs
+
+
+def test_resuming_with_another_question_is_refused(
+    profile: Profile, workload: Workload, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(profile, workload, run_dir=folder)
+    with pytest.raises(InputError, match="something else"):
+        run(profile, workload, resume=folder, rate=9.0)
+    with pytest.raises(InputError, match="something else"):
+        run(make_profile(encode_s=0.09), workload, resume=folder)
+    with pytest.raises(InputError, match="already there"):
+        run(profile, workload, run_dir=folder)
+    with pytest.raises(InputError, match="no run is there"):
+        run(profile, workload, resume=tmp_path / "nothing")
+
+
+def test_a_crash_is_a_result_and_never_recommended(
+    profile: Profile, workload: Workload, tmp_path: Path
+) -> None:
+    best = run(profile, workload).best
+
+    def crash(plan: TrialPlan) -> Outcome | None:
+        if plan.deployment.label == best.label:
+            return Outcome(TrialState.FAILED, reason="CUDA out of memory on encode worker 0")
+        return None
+
+    outcome = run(profile, workload, run_dir=tmp_path / "run", executor=Wrapped(profile, crash))
+    failed = [t for t in outcome.trials if t.state == TrialState.FAILED]
+    assert [t.deployment.label for t in failed] == [best.label]
+    assert failed[0].reason == "CUDA out of memory on encode worker 0"
+    assert failed[0].objective is None
+    assert outcome.best.label != best.label
+
+
+def test_every_trial_failing_is_a_failure(profile: Profile, workload: Workload) -> None:
+    broken = Wrapped(profile, lambda plan: Outcome(TrialState.FAILED, reason="no such device"))
+    with pytest.raises(RunError, match="no such device"):
+        run(profile, workload, executor=broken)
+
+
+def test_nothing_meets_the_slo(profile: Profile, workload: Workload, tmp_path: Path) -> None:
+    with pytest.raises(InfeasibleError) as answer:
+        run(profile, workload, rate=60.0, run_dir=tmp_path / "run")
+    assert answer.value.exit_status == 1
+    least_bad = answer.value.least_bad
+    assert not least_bad.feasible
+    written = load_deployment(tmp_path / "run" / "best.yaml")
+    assert written == least_bad.best
+    assert written.evidence is not None
+    assert written.evidence["meets_slo"] is False
+
+
+def test_an_slo_below_one_prefill_says_which_bound_and_by_how_much(
+    profile: Profile, workload: Workload
+) -> None:
+    with pytest.raises(InfeasibleError, match=r"TTFT without any queue .* ms of 50 ms"):
+        run(profile, workload, ttft_ms=50.0)
+
+
+def test_memory_that_admits_nothing_names_itself_and_the_figure(
+    workload: Workload, tmp_path: Path
+) -> None:
+    large = make_profile(
+        memory_bytes=48 * 10**9,
+        weights_bytes={"encoder": 10**9, "lm": 69 * 10**9},
+        kv_bytes_per_token=10**6,
+    )
+    with pytest.raises(InfeasibleError, match="memory") as answer:
+        run(large, workload, run_dir=tmp_path / "run")
+    assert "69.0 GB" in answer.value.message
+    assert answer.value.least_bad is None
+    assert not (tmp_path / "run" / "best.yaml").exists()
+
+
+def test_the_users_deployment_is_scored_beside_the_baselines(
+    profile: Profile, workload: Workload, tmp_path: Path
+) -> None:
+    mine = run(profile, workload).trials[0].deployment.model_copy(update={"max_num_seqs": 3})
+    save_deployment(mine, tmp_path / "mine.yaml")
+    outcome = run(profile, workload, baselines=[tmp_path / "mine.yaml"])
+    assert set(outcome.baselines) == {"monolithic", "e_pd", "static_epd", str(tmp_path / "mine.yaml")}
+    for baseline in outcome.baselines.values():
+        assert baseline.deployment is not None
+        assert baseline.deployment.gpus == 4
+        assert baseline.objective is not None
+        assert baseline.objective == pytest.approx(baseline.figures["goodput_rps"])
+    static = outcome.baselines["static_epd"].deployment
+    assert static is not None
+    assert (static.encode_batch, static.prefill_offload) == (1, 1.0)
+    assert outcome.objective >= max(b.objective for b in outcome.baselines.values()) * 0.99
+
+
+def test_not_to_disaggregate_can_be_the_answer(workload: Workload) -> None:
+    """Encode and prefill are nothing beside decode, and transfers cost: every GPU should decode."""
+    profile = make_profile(encode_s=0.001, prefill_s=0.001, decode_s=0.030)
+    outcome = run(profile, workload, gpus=3, rate=None, objective="max-rate", trials=10)
+    assert outcome.best.topology == "monolithic"
+
+
+def test_max_rate_is_the_rate_at_which_the_target_is_just_met(profile: Profile, workload: Workload) -> None:
+    outcome = run(profile, workload, rate=None)
+    assert outcome.unit == "req/s"
+    assert outcome.best.rate == pytest.approx(outcome.objective, rel=1e-5)
+    assert 0.9 <= outcome.figures["attainment"] < 0.97
+
+
+def test_cost_finds_the_fewest_gpus(profile: Profile, workload: Workload) -> None:
+    outcome = run(profile, workload, gpus=5, rate=6.0, objective="cost", trials=12)
+    fewer = outcome.best.gpus - 1
+    assert outcome.objective == outcome.best.gpus
+    assert outcome.best.gpus < 5
+    with pytest.raises(InfeasibleError):
+        run(profile, workload, gpus=fewer, rate=6.0, sampler="grid", trials=None, prune=False)
+    priced = run(profile, workload, gpus=5, rate=6.0, objective="cost", price=2.5, trials=12)
+    assert priced.objective == 2.5 * outcome.best.gpus
+    assert priced.unit == "$/h"
+
+
+def test_several_rates_count_by_the_worst(profile: Profile, workload: Workload) -> None:
+    outcome = run(profile, workload, rate=[4.0, 10.0])
+    assert outcome.unit.startswith("share")
+    assert 0 < outcome.objective <= 1
+
+
+class SlowerThanProfiled(Wrapped):
+    """A live executor whose encoders are 1.4 times as slow as the profile says."""
+
+    def __init__(self) -> None:
+        super().__init__(make_profile(factors={"encode": 1.4}), lambda plan: None, live=True)
+
+
+@pytest.mark.parametrize("objective", ["goodput", "max-rate"])
+def test_live_trials_correct_the_profile(profile: Profile, workload: Workload, objective: str) -> None:
+    rate = 10.0 if objective == "goodput" else None
+    outcome = run(
+        profile, workload, rate=rate, objective=objective, executor=SlowerThanProfiled(), requests=150
+    )
+    assert len(outcome.trials) <= 8
+    assert len({t.rate for t in outcome.trials}) == 1  # one offered rate, stated
+    factors = outcome.best.evidence["stage_factors"]
+    assert factors["encode"]["factor"] == pytest.approx(1.4, rel=0.05)
+    assert factors["decode"]["factor"] == pytest.approx(1.0, rel=0.05)
+    if objective == "max-rate":
+        truth = run(make_profile(factors={"encode": 1.4}), workload, rate=None, trials=10)
+        assert outcome.objective == pytest.approx(truth.objective, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"rate": -1.0}, "rate"),
+        ({"rate": float("nan")}, "rate"),
+        ({"gpus": 0}, "gpus"),
+        ({"trials": 0}, "trials"),
+        ({"objective": "speed"}, "objective"),
+        ({"sampler": "annealing"}, "sampler"),
+        ({"price": 0.0}, "price"),
+        ({"attainment": 1.5}, "attainment"),
+    ],
+)
+def test_arguments_out_of_range_are_named(
+    profile: Profile, workload: Workload, changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        run(profile, workload, **changes)
+    assert error.value.field == field
+
+
+def test_rate_and_slo_must_come_from_somewhere(profile: Profile) -> None:
+    with pytest.raises(InputError, match="needs a rate"):
+        run(profile, make_workload(rate=None), rate=None, objective="goodput")
+    with pytest.raises(InputError, match="ttft_ms"):
+        run(profile, make_workload(slo=None))
+
+
+def test_executor_satisfies_the_port(profile: Profile) -> None:
+    executor: Executor = ModelExecutor(profile)
+    assert not executor.live
