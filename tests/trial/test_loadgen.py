@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ class Clock:
         return self.now_s
 
     async def sleep(self, seconds: float) -> None:
-        self.now_s += max(seconds - self.early, seconds / 2)
+        later = self.now_s + max(seconds - self.early, seconds / 2)
+        self.now_s = max(later, math.nextafter(self.now_s, math.inf)) if seconds > 0 else later
         await asyncio.sleep(0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import io
 import json
 import sys
@@ -48,18 +49,22 @@ def requests(
     )
 
 
-class Moody(QueueService):
-    """Answers request i of a run (the first two are the bench's own) as `mood(i)` says."""
+def numbered(count: int, **sizes) -> Requests:
+    """Requests whose prompts tell them apart: request i has 30 + i tokens."""
+    plain = requests(count, **sizes)
+    return dataclasses.replace(plain, prompt_tokens=30 + np.arange(count))
 
-    def __init__(self, mood=lambda i: "well", model=MODEL) -> None:
+
+class Moody(QueueService):
+    """Answers request i of `numbered` ones as `moods` says, all others well."""
+
+    def __init__(self, moods=(), model=MODEL) -> None:
         super().__init__()
         self.model = model
-        self.mood = mood
-        self.count = -1 if model == MODEL else -2
+        self.moods = dict(moods)
 
     async def submit(self, job):
-        i, self.count = self.count, self.count + 1
-        mood = self.mood(i) if i >= 0 else "well"
+        mood = self.moods.get(len(job.messages[0].text) - (30 - 4), "well")
         if mood == "refuses":
             raise Refused(1.0, "kv")
         return _Answer(await super().submit(job), mood)
@@ -119,8 +124,7 @@ def test_answers_have_the_length_that_was_asked_for():
 
 
 def test_what_goes_wrong_is_a_miss_with_its_reason():
-    moods = {1: "refuses", 3: "breaks", 5: "silent", 6: "hangs"}
-    run = bench(Moody(lambda i: moods.get(i, "well")), requests(8), timeout_s=1.0)
+    run = bench(Moody({1: "refuses", 3: "breaks", 5: "silent", 6: "hangs"}), numbered(8), timeout_s=2.0)
     status = list(run.records.status)
     assert status == [COMPLETED, REFUSED, COMPLETED, FAILED, COMPLETED, FAILED, FAILED, COMPLETED]
     assert run.faults == {"429 kv": 1, "500 server_error": 1, "empty answer": 1, "timeout": 1}
@@ -137,7 +141,7 @@ def test_what_goes_wrong_is_a_miss_with_its_reason():
 
 
 def test_answers_that_repeat_one_token_are_told():
-    run = bench(Moody(lambda i: "stutters" if i == 2 else "well"), requests(4, output_tokens=12))
+    run = bench(Moody({2: "stutters"}), numbered(4, output_tokens=12))
     assert run.monotone == 1
     assert any("repeat one token" in line for line in run.warnings)
     assert list(run.records.status) == [COMPLETED] * 4
@@ -149,7 +153,6 @@ def test_answers_that_repeat_one_token_are_told():
 )
 def test_media_are_unique_and_of_the_right_size(model, modality, tokens):
     service = Moody(model=model)
-    service.count = -1
     wanted = requests(4, modality=modality, items=2, media_tokens=2 * tokens, prompt_tokens=40)
     run = bench(service, wanted)
     jobs = service.jobs[1:]
