@@ -1,0 +1,201 @@
+"""A recorded NVIDIA driver: answers of `cuda.bindings.driver` and `pynvml` for an L40S, with faults to switch on.
+
+What is recorded: 142 SMs in steps of 2; 120 asked give 114; a second split of the whole GPU begins at SM 0 again;
+cuInit without a driver raises; NVML says "not supported" by raising.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+L40S = "GPU-00112233-4455-6677-8899-aabbccddeeff"
+ROUNDED = {120: 114}
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_NOT_PERMITTED = 800
+    CUDA_ERROR_NOT_SUPPORTED = 801
+
+
+OK = CUresult.CUDA_SUCCESS
+
+
+@dataclass
+class Resource:
+    sms: range
+    sm: Any = None
+
+    def __post_init__(self) -> None:
+        self.sm = SimpleNamespace(smCount=len(self.sms))
+
+
+@dataclass
+class FakeDriver:
+    """Stands where the module `cuda.bindings.driver` would. `live` holds what was made and not given back."""
+
+    version: int = 12080
+    sm_count: int = 142
+    capability: tuple[int, int] = (8, 9)
+    init: CUresult = OK
+    absent: bool = False
+    no_green: bool = False
+    splits_twice: bool = False
+    fail_context: int = 0
+    says_granularity: tuple[int, int] | None = None
+    live: set[int] = field(default_factory=set)
+    contexts: dict[int, Resource] = field(default_factory=dict)
+    splits: list[int] = field(default_factory=list)
+    _next: int = 0
+
+    CUdevResourceType = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1)
+    CUgreenCtxCreate_flags = SimpleNamespace(CU_GREEN_CTX_DEFAULT_STREAM=1)
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major",
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="sms",
+    )
+
+    def cuInit(self, flags: int):
+        if self.absent:
+            raise RuntimeError('"cuda" is an NVIDIA driver library and can only be found via system search.')
+        return (self.init,)
+
+    def cuDriverGetVersion(self):
+        return OK, self.version
+
+    def cuDeviceGetCount(self):
+        return OK, 1
+
+    def cuDeviceGet(self, index: int):
+        return OK, index
+
+    def cuDeviceGetName(self, length: int, device: int):
+        return OK, b"NVIDIA L40S\0\0"
+
+    def cuDeviceGetUuid(self, device: int):
+        return OK, SimpleNamespace(bytes=bytes.fromhex(L40S.removeprefix("GPU-").replace("-", "")))
+
+    def cuDeviceTotalMem(self, device: int):
+        return OK, 48 * 2**30
+
+    def cuDeviceGetAttribute(self, which: str, device: int):
+        return OK, {"major": self.capability[0], "minor": self.capability[1], "sms": self.sm_count}[which]
+
+    def cuDeviceGetDevResource(self, device: int, kind: int):
+        if self.no_green:
+            return CUresult.CUDA_ERROR_NOT_SUPPORTED, None
+        whole = Resource(range(self.sm_count))
+        if self.says_granularity:
+            whole.sm.minSmPartitionSize, whole.sm.smCoscheduledAlignment = self.says_granularity
+        return OK, whole
+
+    def cuDevSmResourceSplitByCount(self, groups: int, whole: Resource, flags: int, least: int):
+        self.splits.append(least)
+        count = ROUNDED.get(least, least)
+        group = Resource(whole.sms[:count])
+        rest = Resource(whole.sms[:count] if self.splits_twice else whole.sms[count:])
+        return OK, [group], 1, rest
+
+    def cuDevResourceGenerateDesc(self, resources: list[Resource], count: int):
+        return OK, resources[0]
+
+    def cuGreenCtxCreate(self, description: Resource, device: int, flags: int):
+        if self.fail_context and len(self.contexts) + 1 >= self.fail_context:
+            return CUresult.CUDA_ERROR_NOT_PERMITTED, None
+        made = self._make()
+        self.contexts[made] = description
+        return OK, made
+
+    def cuGreenCtxStreamCreate(self, context: int, flags: int, priority: int):
+        return OK, self._make()
+
+    def cuGreenCtxGetDevResource(self, context: int, kind: int):
+        return OK, self.contexts[context]
+
+    def cuStreamDestroy(self, stream: int):
+        self.live.remove(stream)
+        return (OK,)
+
+    def cuGreenCtxDestroy(self, context: int):
+        self.live.remove(context)
+        return (OK,)
+
+    def _make(self) -> int:
+        self._next += 1
+        self.live.add(self._next)
+        return self._next
+
+
+class NVMLError(Exception):
+    pass
+
+
+@dataclass
+class FakeNvml:
+    """Stands where the module `pynvml` would."""
+
+    reasons: int = 0
+    sm_mhz: int | None = 2520
+    processes: tuple[int, ...] = ()
+    mig: int | None = 0
+    bytes_names: bool = False
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+    nvmlClocksEventReasonSwPowerCap = 4
+    nvmlClocksEventReasonHwSlowdown = 8
+    nvmlClocksEventReasonSwThermalSlowdown = 32
+    nvmlClocksEventReasonHwThermalSlowdown = 64
+    nvmlClocksEventReasonHwPowerBrakeSlowdown = 128
+
+    def nvmlDeviceGetCount(self):
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int):
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str):
+        assert uuid == L40S
+        return 0
+
+    def nvmlDeviceGetUUID(self, handle: int):
+        return L40S.encode() if self.bytes_names else L40S
+
+    def nvmlDeviceGetName(self, handle: int):
+        return "NVIDIA L40S"
+
+    def nvmlSystemGetDriverVersion(self):
+        return "570.86.15"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int):
+        return SimpleNamespace(total=48 * 2**30)
+
+    def nvmlDeviceGetMigMode(self, handle: int):
+        if self.mig is None:
+            raise NVMLError("Not Supported")
+        return [self.mig, self.mig]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int):
+        return self.reasons
+
+    def nvmlDeviceGetClockInfo(self, handle: int, clock: int):
+        if self.sm_mhz is None:
+            raise NVMLError("Not Supported")
+        return self.sm_mhz
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int):
+        return 54
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int):
+        return [SimpleNamespace(pid=pid) for pid in self.processes]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: int):
+        raise NVMLError("Not Supported")
