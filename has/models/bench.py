@@ -9,7 +9,6 @@ import torch
 
 from has.models.media import MediaInput, decode_media
 from has.models.names import BUNDLED, PLACEHOLDER, Special
-from has.models.slots import DecodeSlots
 from has.models.stage_model import PromptInput, StageModel, load_stage_model
 from has.models.synthetic import media_bytes, synthetic_media
 from has.models.tokens import token_rule
@@ -34,7 +33,6 @@ class StageBench:
 
     def __init__(self, model: StageModel) -> None:
         self._model = model
-        self._slots: DecodeSlots | None = None
         self.facts: dict[str, Any] = {
             "media_unit": unit_tokens(model.name),
             "weights_bytes": dict(model.weights_bytes),
@@ -75,8 +73,7 @@ class StageBench:
         """Steps that start over at `tokens` of context each time."""
         layers, two, heads, size = self._model.kv_shape
         kv = torch.zeros(layers, two, heads, max(tokens, 1), size)
-        self._slots = None  # one pool at a time: they are large
-        self._slots = slots = self._model.slots(batch, max(tokens, 1) + STEPS_BEFORE_RELOAD)
+        slots = self._model.slots(batch, max(tokens, 1) + STEPS_BEFORE_RELOAD)
 
         def step() -> object:
             if slots.active and slots.length(0) >= slots.max_tokens:
