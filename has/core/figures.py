@@ -7,7 +7,6 @@ average is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,10 +35,7 @@ def met(records: Records, slo: Slo) -> Bools:
     gaps = requests.output_tokens - 1
     in_pace = records.finish_ns - records.first_token_ns <= np.rint(tpot_s * 1e9 * gaps)
     result: Bools = (
-        (records.status == COMPLETED)
-        & (records.first_token_ns != NEVER)
-        & in_time
-        & (in_pace | (gaps == 0))
+        (records.status == COMPLETED) & (records.first_token_ns != NEVER) & in_time & (in_pace | (gaps == 0))
     )
     return result
 

@@ -2,122 +2,112 @@
 
 from __future__ import annotations
 
-from has.core.compiled import compiled
-from has.sim.columns import (
+import numpy as np
+from numpy.typing import NDArray
+
+from has.sim.compiled import compiled
+from has.sim.encode import answered
+from has.sim.lines import join, leave, pop, waits, when
+from has.sim.memory import (
+    ADMITTED,
     COUNT,
+    DECODE_LINE,
     DECODE_START,
     DECODE_WORKER,
+    FIRST_BY_DECODE,
     FOREVER,
     HEAD,
-    LOG_DECODE,
+    KV_ALL,
+    KV_HELD,
+    KV_TOKENS,
+    N_STEPPERS,
     NEXT,
-    OUTPUT,
-    S_ADMITTED,
-    S_KV_ALL,
-    S_KV_HELD,
-    S_NEXT,
-    S_PLAN,
-    S_RUNNING,
-    S_SINCE,
-    TOTAL,
+    NEXT_AT,
+    RUNNING,
 )
-from has.sim.encode import answered
-from has.sim.heap import pop
-from has.sim.lines import join, leave, record
-from has.sim.state import Rules, State
 from has.sim.stepping import (
     admits,
     cut_run,
-    emptiest,
     finish_steps,
+    kv_need,
     plan_run,
     run_ns,
     start_sequence,
+    stepper_at,
 )
-from has.sim.tables import Tables
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @compiled
-def advance_decode(state: State, rules: Rules, tables: Tables, until: int) -> None:
+def advance_decode(m: Ints, f: Floats, until: int) -> None:
     """Sequences that arrive before `until` are placed; workers run up to it (no step starts at `until`)."""
-    line = state.decode_ready
-    while line[0, 0] > 0 and line[1, 0] < until:
-        now = line[1, 0]
-        _advance_workers(state, rules, tables, now)
-        _place(state, rules, tables, pop(line), now)
-    _advance_workers(state, rules, tables, until)
+    line = m[DECODE_LINE]
+    while waits(m, line) and when(m, line) < until:
+        now = when(m, line)
+        _advance_workers(m, f, now)
+        _place(m, f, pop(m, line), now)
+    _advance_workers(m, f, until)
 
 
 @compiled
-def _advance_workers(state: State, rules: Rules, tables: Tables, until: int) -> None:
-    for w in range(len(state.steppers)):
-        stepper = state.steppers[w]
-        while stepper[S_NEXT] < until:
-            now = stepper[S_NEXT]
-            _finish(state, w, now)
-            _start(state, rules, tables, w, now)
-        if stepper[S_NEXT] == until:
-            _finish(state, w, until)
+def _advance_workers(m: Ints, f: Floats, until: int) -> None:
+    for worker in range(m[N_STEPPERS]):
+        stepper = stepper_at(m, worker)
+        while m[stepper + NEXT_AT] < until:
+            now = m[stepper + NEXT_AT]
+            finish_steps(m, stepper, now, now)
+            _start(m, f, stepper, now)
+        if m[stepper + NEXT_AT] == until:
+            finish_steps(m, stepper, until, until)
 
 
 @compiled
-def _place(state: State, rules: Rules, tables: Tables, request: int, now: int) -> None:
-    worker = emptiest(state, rules.kv_tokens)
-    stepper = state.steppers[worker]
-    need = state.given[request, TOTAL] + state.given[request, OUTPUT]
-    state.out[request, DECODE_WORKER] = worker
-    stepper[S_KV_ALL] += need
-    join(stepper, state.out, request)
-    if stepper[S_RUNNING] == 0:
-        stepper[S_NEXT] = now
-    elif (
-        stepper[COUNT] == 1
-        and stepper[S_NEXT] > now
-        and admits(stepper, need, rules.max_seqs, rules.kv_tokens)
-    ):
-        cut_run(stepper, tables, now)
+def _place(m: Ints, f: Floats, request: int, now: int) -> None:
+    worker = _emptiest(m)
+    stepper = stepper_at(m, worker)
+    m[request + DECODE_WORKER] = worker
+    m[stepper + KV_ALL] += kv_need(m, request)
+    join(m, stepper, request)
+    if m[stepper + RUNNING] == 0:
+        m[stepper + NEXT_AT] = now
+    elif m[stepper + COUNT] == 1 and m[stepper + NEXT_AT] > now and admits(m, stepper, request):
+        cut_run(m, f, stepper, now)
 
 
 @compiled
-def _finish(state: State, worker: int, now: int) -> None:
-    stepper = state.steppers[worker]
-    if stepper[S_PLAN] > 0:
-        record(
-            state.decode_log,
-            state.used,
-            LOG_DECODE,
-            state.tally,
-            stepper[S_SINCE],
-            now,
-            stepper[S_RUNNING],
-            stepper[S_PLAN],
-        )
-        finish_steps(state, worker, now)
+def _emptiest(m: Ints) -> int:
+    """The worker with most free KV tokens (fewest sequences where KV is unlimited), waiting ones counted."""
+    best, least = 0, -1
+    for worker in range(m[N_STEPPERS]):
+        stepper = stepper_at(m, worker)
+        load = m[stepper + KV_ALL]
+        if m[KV_TOKENS] < 0:
+            load = m[stepper + ADMITTED] + m[stepper + COUNT]
+        if least < 0 or load < least:
+            best, least = worker, load
+    return best
 
 
 @compiled
-def _start(state: State, rules: Rules, tables: Tables, worker: int, now: int) -> None:
-    stepper, given, out = state.steppers[worker], state.given, state.out
-    first = stepper[HEAD]
-    joined = 0
-    while stepper[COUNT] > 0:
-        request = stepper[HEAD]
-        need = given[request, TOTAL] + given[request, OUTPUT]
-        if not admits(stepper, need, rules.max_seqs, rules.kv_tokens):
-            break
-        leave(stepper, out)
-        stepper[S_ADMITTED] += 1
-        stepper[S_KV_HELD] += need
-        out[request, DECODE_START] = now
-        start_sequence(state.ends[worker], stepper, request, given[request, TOTAL], given[request, OUTPUT])
+def _start(m: Ints, f: Floats, stepper: int, now: int) -> None:
+    """Who may join joins; then the next run of steps, if anybody decodes."""
+    first, joined = m[stepper + HEAD], 0
+    while m[stepper + COUNT] > 0 and admits(m, stepper, m[stepper + HEAD]):
+        request = leave(m, stepper)
+        m[stepper + ADMITTED] += 1
+        m[stepper + KV_HELD] += kv_need(m, request)
+        m[request + DECODE_START] = now
+        start_sequence(m, stepper, request)
         joined += 1
-    if stepper[S_RUNNING] == 0:
-        stepper[S_NEXT] = FOREVER
+    if m[stepper + RUNNING] == 0:
+        m[stepper + NEXT_AT] = FOREVER
         return
-    plan_run(state, tables, worker, now)
-    if rules.first_by_decode and joined > 0:
-        seen = now + run_ns(state, tables, stepper, 1)
+    plan_run(m, f, stepper, now)
+    if m[FIRST_BY_DECODE] == 1 and joined > 0:
+        seen = now + run_ns(m, f, stepper, 1)
         request = first
         for _ in range(joined):
-            answered(state, rules, request, seen)
-            request = out[request, NEXT]
+            answered(m, request, seen)
+            request = m[request + NEXT]

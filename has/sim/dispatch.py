@@ -5,60 +5,79 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.compiled import compiled
-from has.sim.columns import COUNT, DRAWN, E_BUSY, E_SIZE, RANDOM, ROUND_ROBIN, S_ADMITTED
+from has.sim.compiled import compiled
+from has.sim.memory import (
+    ADMITTED,
+    BUSY,
+    COUNT,
+    DISPATCH,
+    DRAWN,
+    ENCODER,
+    ENCODERS,
+    N_ENCODERS,
+    N_STEPPERS,
+    N_WORDS,
+    RANDOM,
+    ROUND_ROBIN,
+    SIZE,
+    STEPPER,
+    STEPPERS,
+    TURN,
+    TURN_PD,
+    WORDS,
+)
 
 Ints = NDArray[np.int64]
 _WORD = 2**32
 
 
 @compiled
-def draw(words: Ints, tally: Ints, n: int) -> int:
+def draw(m: Ints, n: int) -> int:
     """`Generator.integers(n)` on the generator whose 32-bit words these are (Lemire's method; none for n = 1)."""
     if n == 1:
         return 0
     while True:
-        product = words[tally[DRAWN] % len(words)] * n
-        tally[DRAWN] += 1
+        product = m[m[WORDS] + m[DRAWN] % m[N_WORDS]] * n
+        m[DRAWN] += 1
         low = product % _WORD
         if low >= n or low >= (_WORD - n) % n:
             return int(product // _WORD)
 
 
 @compiled
-def encoder_for(encoders: Ints, rule: int, words: Ints, tally: Ints, turn: int) -> int:
-    n = len(encoders)
-    if rule == RANDOM:
-        return draw(words, tally, n)
-    if rule == ROUND_ROBIN:
-        return _in_turn(tally, turn, n)
+def choose_encoder(m: Ints) -> int:
+    n = m[N_ENCODERS]
+    if m[DISPATCH] == RANDOM:
+        return draw(m, n)
+    if m[DISPATCH] == ROUND_ROBIN:
+        return _in_turn(m, TURN, n)
     best, least = 0, -1
-    for w in range(n):
-        load = encoders[w, COUNT]
-        if encoders[w, E_BUSY] == 1:
-            load += encoders[w, E_SIZE]
+    for worker in range(n):
+        encoder = m[ENCODERS] + worker * ENCODER
+        load = m[encoder + COUNT] + m[encoder + BUSY] * m[encoder + SIZE]
         if least < 0 or load < least:
-            best, least = w, load
+            best, least = worker, load
     return best
 
 
 @compiled
-def stepper_for(steppers: Ints, rule: int, words: Ints, tally: Ints, turn: int) -> int:
-    n = len(steppers)
-    if rule == RANDOM:
-        return draw(words, tally, n)
-    if rule == ROUND_ROBIN:
-        return _in_turn(tally, turn, n)
+def choose_stepper(m: Ints) -> int:
+    n = m[N_STEPPERS]
+    if m[DISPATCH] == RANDOM:
+        return draw(m, n)
+    if m[DISPATCH] == ROUND_ROBIN:
+        return _in_turn(m, TURN_PD, n)
     best, least = 0, -1
-    for w in range(n):
-        load = steppers[w, COUNT] + steppers[w, S_ADMITTED]
+    for worker in range(n):
+        stepper = m[STEPPERS] + worker * STEPPER
+        load = m[stepper + COUNT] + m[stepper + ADMITTED]
         if least < 0 or load < least:
-            best, least = w, load
+            best, least = worker, load
     return best
 
 
 @compiled
-def _in_turn(tally: Ints, turn: int, n: int) -> int:
-    worker = tally[turn] % n
-    tally[turn] += 1
+def _in_turn(m: Ints, turn: int, n: int) -> int:
+    worker = m[turn] % n
+    m[turn] += 1
     return int(worker)

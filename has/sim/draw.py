@@ -78,7 +78,8 @@ def media_share(workload: Workload) -> float | None:
         return None
     weights = [entry.weight for entry in workload.requests]
     media = [
-        w * (1 - _no_item(entry)) for w, entry in zip(weights, workload.requests, strict=True)
+        w * (1 - _no_item(entry))
+        for w, entry in zip(weights, workload.requests, strict=True)
         if entry.modality != "text"
     ]
     return sum(media) / sum(weights)
@@ -110,9 +111,7 @@ def _replay(workload: Workload, rate: float | None, count: int | None, model: st
     return replace(trace, arrival_ns=scaled)
 
 
-def _arrivals(
-    workload: Workload, rate: float | None, count: int, generator: np.random.Generator
-) -> Ints:
+def _arrivals(workload: Workload, rate: float | None, count: int, generator: np.random.Generator) -> Ints:
     arrivals = workload.arrivals
     rate = rate or arrivals.rate
     if rate is None:

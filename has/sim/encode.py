@@ -1,8 +1,8 @@
 """Encode workers, their micro-batchers, and the local prefill that shares their GPUs.
 
-A group is `span` consecutive encode workers and the one local prefill queue that spans them. Within
-an instant completions come first, then starts: encode by worker, then local prefill, until nothing
-changes; then whatever runs is repriced if what runs beside it has changed.
+A group is SPAN consecutive encode workers and the one local prefill queue that spans them. Within an
+instant completions come first, then starts: encode by worker, then local prefill; then whatever runs
+is repriced if what runs beside it has changed; and so on until nothing changes.
 """
 
 from __future__ import annotations
@@ -10,387 +10,395 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.compiled import compiled
-from has.policy.microbatch import FULL, due_ns, reason_at
+from has.policy.microbatch import FULL as REASON_FULL
+from has.policy.microbatch import due_ns, reason_at
 from has.policy.offload import step as route_step
+from has.policy.rate import WINDOW
 from has.policy.rate import step as rate_step
-from has.sim.columns import (
+from has.sim.compiled import compiled
+from has.sim.lines import join, leave, push, rank, record
+from has.sim.memory import (
+    ALONE,
     BATCH,
+    BATCH_BOUND,
+    BESIDE,
+    BUSY,
+    COEFFICIENT,
     COUNT,
+    DECODE_LINE,
     DECODE_READY,
-    E_ALONE,
-    E_BESIDE,
-    E_BUSY,
-    E_DEFICIT,
-    E_END,
-    E_FIRST,
-    E_FULL,
-    E_GAP,
-    E_LAST_ADD,
-    E_LATENCY,
-    E_LEFT,
-    E_SINCE,
-    E_SIZE,
+    DEFICIT,
     EMBEDDING_NS,
+    ENCODE_BESIDE,
     ENCODE_END,
     ENCODE_START,
     ENCODE_WORKER,
+    ENCODER,
+    ENCODERS,
+    END,
     FINISH,
+    FIRST,
+    FIRST_BY_DECODE,
     FIRST_TOKEN,
+    FIRST_TOKENS,
     FOREVER,
-    G_BUSY,
-    G_END,
-    G_FIRST,
-    G_LATENCY,
-    G_LEFT,
-    G_MEAN,
-    G_NEXT,
-    G_SINCE,
-    G_SIZE,
+    FULL,
+    GAP,
+    GROUP,
+    GROUPS,
     HEAD,
     KV_NS,
+    LAST_ADD,
+    LEFT,
     LOCAL,
     LOG_ENCODE,
     LOG_LOCAL,
+    MAX_QUEUE,
+    MAX_WAIT,
+    MEAN,
     MEDIA_TOKENS,
+    N_GROUPS,
     NEXT,
+    ONLINE,
     OUTPUT,
+    PACE,
+    PREFILL_BESIDE,
+    PREFILL_LINE,
     PREFILL_READY,
+    PREFILL_REQUESTS,
     PREFILL_START,
     PREFILL_WORKER,
+    RATE_AT,
     READY,
     REMOTE,
     ROUTE,
+    SHARE_DENOMINATOR,
+    SHARE_NUMERATOR,
+    SHARES,
+    SINCE,
+    SIZE,
+    SPAN,
     STATUS,
+    TOKEN_BUDGET,
+    TOKEN_UNIT,
     TOTAL,
+    WAKE,
 )
-from has.sim.heap import place, push
-from has.sim.lines import join, leave, record
-from has.sim.state import Rules, State
-from has.sim.tables import Tables, encode_beside_ns, encode_ns, prefill_beside_ns, prefill_ns
+from has.sim.tables import encode_beside_ns, encode_ns, prefill_beside_ns, prefill_ns
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+RATE_STATE = WINDOW + 4
+"""Room kept for one online rate estimate."""
 
 
 @compiled
-def route(state: State, rules: Rules, worker: int, request: int) -> int:
-    """Local or remote, by this worker's router."""
-    if rules.share_numerator == 0:
+def _encoder(m: Ints, worker: int) -> int:
+    return int(m[ENCODERS] + worker * ENCODER)
+
+
+@compiled
+def _group(m: Ints, g: int) -> int:
+    return int(m[GROUPS] + g * GROUP)
+
+
+@compiled
+def _route(m: Ints, encoder: int, request: int) -> int:
+    """Local or remote, by this worker's own router."""
+    if m[SHARE_NUMERATOR] == 0:
         return LOCAL
-    if rules.share_numerator == rules.share_denominator:
+    if m[SHARE_NUMERATOR] == m[SHARE_DENOMINATOR]:
         return REMOTE
-    encoder = state.encoders[worker]
-    deficit, remote = route_step(
-        encoder[E_DEFICIT],
-        rules.share_numerator,
-        rules.share_denominator,
-        state.given[request, TOTAL],
-        rules.token_unit,
+    m[encoder + DEFICIT], remote = route_step(
+        m[encoder + DEFICIT],
+        m[SHARE_NUMERATOR],
+        m[SHARE_DENOMINATOR],
+        m[request + TOTAL],
+        m[TOKEN_UNIT] == 1,
     )
-    encoder[E_DEFICIT] = deficit
     return REMOTE if remote else LOCAL
 
 
 @compiled
-def add_media(state: State, rules: Rules, worker: int, request: int, now: int) -> None:
+def add_media(m: Ints, f: Floats, worker: int, request: int, now: int) -> None:
     """A media request joins the batcher of `worker`."""
-    encoder = state.encoders[worker]
-    join(encoder, state.out, request)
-    encoder[E_LAST_ADD] = now
-    state.out[request, ENCODE_WORKER] = worker
-    if rules.online:
-        rate = rate_step(state.rates[worker], now)
+    encoder = _encoder(m, worker)
+    join(m, encoder, request)
+    m[encoder + LAST_ADD] = now
+    m[request + ENCODE_WORKER] = worker
+    if m[ONLINE] == 1:
+        at = m[encoder + RATE_AT]
+        rate = rate_step(m[at : at + RATE_STATE], now)
         gap = 0.0
-        if rules.coefficient > 0.0:
-            gap = rules.coefficient / rate * 1e9 if rate > 0.0 else np.inf
-        encoder[E_GAP] = int(np.rint(gap)) if gap < FOREVER else -1
-    group = state.groups[worker // rules.span]
-    group[G_NEXT] = min(group[G_NEXT], now)
+        if f[COEFFICIENT] > 0.0:
+            gap = f[COEFFICIENT] / rate * 1e9 if rate > 0.0 else np.inf
+        m[encoder + GAP] = int(np.rint(gap)) if gap < FOREVER else -1
+    group = _group(m, worker // m[SPAN])
+    m[group + WAKE] = min(m[group + WAKE], now)
 
 
 @compiled
-def add_text(state: State, rules: Rules, worker: int, request: int, now: int) -> None:
+def add_text(m: Ints, worker: int, request: int, now: int) -> None:
     """A text request passes straight through the router of `worker`."""
-    out = state.out
-    out[request, ENCODE_WORKER] = worker
-    out[request, PREFILL_READY] = now
-    out[request, ROUTE] = route(state, rules, worker, request)
-    if out[request, ROUTE] == REMOTE:
-        push(state.prefill_ready, now, FOREVER, request, request)
+    m[request + ENCODE_WORKER] = worker
+    m[request + PREFILL_READY] = now
+    m[request + ROUTE] = _route(m, _encoder(m, worker), request)
+    if m[request + ROUTE] == REMOTE:
+        push(m, m[PREFILL_LINE], now, FOREVER, request, request)
     else:
-        group = state.groups[worker // rules.span]
-        join(group, out, request)
-        group[G_NEXT] = min(group[G_NEXT], now)
+        group = _group(m, worker // m[SPAN])
+        join(m, group, request)
+        m[group + WAKE] = min(m[group + WAKE], now)
 
 
 @compiled
-def advance_group(state: State, rules: Rules, tables: Tables, g: int, until: int) -> None:
+def advance_group(m: Ints, f: Floats, g: int, until: int) -> None:
     """Everything of group `g` before `until`, and what completes at `until`; no starts at `until`."""
-    group = state.groups[g]
-    while group[G_NEXT] < until:
-        _instant(state, rules, tables, g, group[G_NEXT], True)
-    if group[G_NEXT] == until:
-        _instant(state, rules, tables, g, until, False)
+    group = _group(m, g)
+    while m[group + WAKE] < until:
+        _instant(m, f, g, m[group + WAKE], until)
+    if m[group + WAKE] == until:
+        _instant(m, f, g, until, until)
 
 
 @compiled
-def advance_groups(state: State, rules: Rules, tables: Tables, until: int) -> None:
-    for g in range(len(state.groups)):
-        if state.groups[g, G_NEXT] <= until:
-            advance_group(state, rules, tables, g, until)
+def advance_groups(m: Ints, f: Floats, until: int) -> None:
+    for g in range(m[N_GROUPS]):
+        if m[_group(m, g) + WAKE] <= until:
+            advance_group(m, f, g, until)
 
 
 @compiled
-def _instant(state: State, rules: Rules, tables: Tables, g: int, now: int, starts: bool) -> None:
-    encoders, group = state.encoders, state.groups[g]
-    first, behind = g * rules.span, (g + 1) * rules.span
+def _instant(m: Ints, f: Floats, g: int, now: int, until: int) -> None:
+    group = _group(m, g)
+    first, behind = g * m[SPAN], (g + 1) * m[SPAN]
     again = True
     while again:
-        again = False
-        for w in range(first, behind):
-            if encoders[w, E_BUSY] == 1 and encoders[w, E_END] == now:
-                _complete_encode(state, rules, w, now)
-        if group[G_BUSY] == 1 and group[G_END] == now:
-            _complete_prefill(state, rules, g, now)
-        if not starts:
-            group[G_NEXT] = now
+        for worker in range(first, behind):
+            encoder = _encoder(m, worker)
+            if m[encoder + BUSY] == 1 and m[encoder + END] == now:
+                _complete_encode(m, worker, now)
+        if m[group + BUSY] == 1 and m[group + END] == now:
+            _complete_prefill(m, g, now)
+        if now == until:
+            m[group + WAKE] = now
             return
-        for w in range(first, behind):
-            encoder = encoders[w]
-            while encoder[E_BUSY] == 0 and encoder[COUNT] > 0 and _due(state, rules, w) <= now:
-                _launch(state, rules, tables, w, now)
-                if encoder[E_END] == now:
-                    _complete_encode(state, rules, w, now)
-        level = _level(state, rules, tables, g)
-        while group[G_BUSY] == 0 and group[COUNT] > 0 and tables.prefill_share[level] > 0.0:
-            _start_prefill(state, rules, tables, g, level, now)
-            if group[G_END] == now:
-                _complete_prefill(state, rules, g, now)
-        again = _reprice(state, rules, tables, g, level, now)
-    group[G_NEXT] = _next(state, rules, g)
+        for worker in range(first, behind):
+            encoder = _encoder(m, worker)
+            while m[encoder + BUSY] == 0 and m[encoder + COUNT] > 0 and _due(m, encoder) <= now:
+                _launch(m, f, worker, now)
+                if m[encoder + END] == now:
+                    _complete_encode(m, worker, now)
+        level = _level(m, f, g)
+        while m[group + BUSY] == 0 and m[group + COUNT] > 0 and f[m[SHARES] + level] > 0.0:
+            _start_prefill(m, f, g, level, now)
+            if m[group + END] == now:
+                _complete_prefill(m, g, now)
+        again = _reprice(m, f, g, level, now)
+    m[group + WAKE] = _next(m, g)
 
 
 @compiled
-def _due(state: State, rules: Rules, worker: int) -> int:
+def _due(m: Ints, encoder: int) -> int:
     """When the waiting batch may launch; FOREVER if no rule says when."""
-    encoder = state.encoders[worker]
     due = due_ns(
-        encoder[COUNT],
-        rules.batch_bound,
-        state.out[encoder[HEAD], READY],
-        encoder[E_LAST_ADD],
-        encoder[E_GAP],
-        rules.max_wait_ns,
+        m[encoder + COUNT],
+        m[BATCH_BOUND],
+        m[m[encoder + HEAD] + READY],
+        m[encoder + LAST_ADD],
+        m[encoder + GAP],
+        m[MAX_WAIT],
     )
     return FOREVER if due < 0 else int(due)
 
 
 @compiled
-def _next(state: State, rules: Rules, g: int) -> int:
-    encoders, group = state.encoders, state.groups[g]
-    soonest = group[G_END] if group[G_BUSY] == 1 else FOREVER
-    for w in range(g * rules.span, (g + 1) * rules.span):
-        if encoders[w, E_BUSY] == 1:
-            soonest = min(soonest, encoders[w, E_END])
-        elif encoders[w, COUNT] > 0:
-            soonest = min(soonest, _due(state, rules, w))
+def _next(m: Ints, g: int) -> int:
+    """When something next happens to the group, if nobody comes."""
+    group = _group(m, g)
+    soonest = m[group + END] if m[group + BUSY] == 1 else FOREVER
+    for worker in range(g * m[SPAN], (g + 1) * m[SPAN]):
+        encoder = _encoder(m, worker)
+        if m[encoder + BUSY] == 1:
+            soonest = min(soonest, m[encoder + END])
+        elif m[encoder + COUNT] > 0:
+            soonest = min(soonest, _due(m, encoder))
     return int(soonest)
 
 
 @compiled
-def _level(state: State, rules: Rules, tables: Tables, g: int) -> int:
+def _level(m: Ints, f: Floats, g: int) -> int:
     """Which share local prefill has: the batch size of the encoder that leaves it least, 0 if none runs."""
     level = 0
-    for w in range(g * rules.span, (g + 1) * rules.span):
-        if state.encoders[w, E_BUSY] == 1:
-            size = state.encoders[w, E_SIZE]
-            if level == 0 or tables.prefill_share[size] < tables.prefill_share[level]:
+    for worker in range(g * m[SPAN], (g + 1) * m[SPAN]):
+        encoder = _encoder(m, worker)
+        if m[encoder + BUSY] == 1:
+            size = m[encoder + SIZE]
+            if level == 0 or f[m[SHARES] + size] < f[m[SHARES] + level]:
                 level = size
     return int(level)
 
 
 @compiled
-def _prefill_runs(state: State, tables: Tables, g: int, level: int) -> bool:
-    return bool(state.groups[g, G_BUSY] == 1 and tables.prefill_share[level] > 0.0)
+def _prefill_runs(m: Ints, f: Floats, g: int, level: int) -> bool:
+    """A prefill at share 0 is busy, but it stands still."""
+    return bool(m[_group(m, g) + BUSY] == 1 and f[m[SHARES] + level] > 0.0)
 
 
 @compiled
-def _launch(state: State, rules: Rules, tables: Tables, worker: int, now: int) -> None:
-    encoder, pace, out = state.encoders[worker], state.encoders_f[worker], state.out
-    size = min(rules.batch_bound, encoder[COUNT])
+def _begin(m: Ints, f: Floats, server: int, size: int, pace: float, now: int) -> None:
+    m[server + BUSY] = 1
+    m[server + SIZE] = size
+    m[server + SINCE] = now
+    m[server + END] = now + int(np.rint(pace))
+    f[server + LEFT] = 1.0
+    f[server + PACE] = pace
+
+
+@compiled
+def _launch(m: Ints, f: Floats, worker: int, now: int) -> None:
+    encoder = _encoder(m, worker)
     reason = reason_at(
         now,
-        encoder[COUNT],
-        rules.batch_bound,
-        out[encoder[HEAD], READY],
-        encoder[E_LAST_ADD],
-        encoder[E_GAP],
-        rules.max_wait_ns,
+        m[encoder + COUNT],
+        m[BATCH_BOUND],
+        m[m[encoder + HEAD] + READY],
+        m[encoder + LAST_ADD],
+        m[encoder + GAP],
+        m[MAX_WAIT],
     )
-    encoder[E_FIRST] = encoder[HEAD]
+    m[encoder + FULL] = 1 if reason == REASON_FULL else 0
+    m[encoder + FIRST] = m[encoder + HEAD]
+    size = min(m[BATCH_BOUND], m[encoder + COUNT])
     tokens = 0
     for _ in range(size):
-        request = leave(encoder, out)
-        tokens += state.given[request, MEDIA_TOKENS]
-        out[request, ENCODE_START] = now
-        out[request, BATCH] = size
-        out[request, ROUTE] = route(state, rules, worker, request)
+        request = leave(m, encoder)
+        tokens += m[request + MEDIA_TOKENS]
+        m[request + ENCODE_START] = now
+        m[request + BATCH] = size
+        m[request + ROUTE] = _route(m, encoder, request)
     mean = tokens / size
-    pace[E_ALONE] = encode_ns(tables, state.reach, state.tally, size, mean)
-    pace[E_BESIDE] = pace[E_ALONE]
-    if rules.encode_beside:
-        pace[E_BESIDE] = encode_beside_ns(tables, state.reach, state.tally, size, mean)
-    g = worker // rules.span
-    beside = rules.encode_beside and _prefill_runs(state, tables, g, _level(state, rules, tables, g))
-    pace[E_LATENCY] = pace[E_BESIDE] if beside else pace[E_ALONE]
-    pace[E_LEFT] = 1.0
-    encoder[E_BUSY] = 1
-    encoder[E_SIZE] = size
-    encoder[E_FULL] = 1 if reason == FULL else 0
-    encoder[E_SINCE] = now
-    encoder[E_END] = now + int(np.rint(pace[E_LATENCY]))
+    f[encoder + ALONE] = encode_ns(m, f, size, mean)
+    f[encoder + BESIDE] = f[encoder + ALONE]
+    beside = False
+    if m[ENCODE_BESIDE] == 1:
+        f[encoder + BESIDE] = encode_beside_ns(m, f, size, mean)
+        g = worker // m[SPAN]
+        beside = _prefill_runs(m, f, g, _level(m, f, g))
+    _begin(m, f, encoder, size, f[encoder + BESIDE] if beside else f[encoder + ALONE], now)
 
 
 @compiled
-def _complete_encode(state: State, rules: Rules, worker: int, now: int) -> None:
-    encoder, out = state.encoders[worker], state.out
-    request = encoder[E_FIRST]
-    size = encoder[E_SIZE]
-    record(
-        state.encode_log,
-        state.used,
-        LOG_ENCODE,
-        state.tally,
-        out[request, ENCODE_START],
-        now,
-        size,
-        encoder[E_FULL],
-    )
+def _complete_encode(m: Ints, worker: int, now: int) -> None:
+    encoder = _encoder(m, worker)
+    request, size = m[encoder + FIRST], m[encoder + SIZE]
+    record(m, LOG_ENCODE, m[request + ENCODE_START], now, size, m[encoder + FULL])
     for position in range(size):
-        behind = out[request, NEXT]
-        out[request, ENCODE_END] = now
-        if out[request, ROUTE] == REMOTE:
-            ready = now + state.given[request, EMBEDDING_NS]
-            out[request, PREFILL_READY] = ready
-            push(state.prefill_ready, ready, now, place(0, worker, position), request)
+        behind = m[request + NEXT]
+        m[request + ENCODE_END] = now
+        if m[request + ROUTE] == REMOTE:
+            ready = now + m[request + EMBEDDING_NS]
+            m[request + PREFILL_READY] = ready
+            push(m, m[PREFILL_LINE], ready, now, rank(0, worker, position), request)
         else:
-            out[request, PREFILL_READY] = now
-            join(state.groups[worker // rules.span], out, request)
+            m[request + PREFILL_READY] = now
+            join(m, _group(m, worker // m[SPAN]), request)
         request = behind
-    encoder[E_BUSY] = 0
+    m[encoder + BUSY] = 0
 
 
 @compiled
-def _start_prefill(state: State, rules: Rules, tables: Tables, g: int, level: int, now: int) -> None:
-    group, pace, out = state.groups[g], state.groups_f[g], state.out
-    group[G_FIRST] = group[HEAD]
+def _start_prefill(m: Ints, f: Floats, g: int, level: int, now: int) -> None:
+    group = _group(m, g)
+    m[group + FIRST] = m[group + HEAD]
     size, tokens = 0, 0
-    while group[COUNT] > 0:
-        more = state.given[group[HEAD], TOTAL]
-        if size > 0 and (tokens + more > rules.token_budget or size == rules.prefill_requests):
+    while m[group + COUNT] > 0:
+        more = m[m[group + HEAD] + TOTAL]
+        if size > 0 and (tokens + more > m[TOKEN_BUDGET] or size == m[PREFILL_REQUESTS]):
             break
-        request = leave(group, out)
-        out[request, PREFILL_START] = now
-        out[request, PREFILL_WORKER] = g
+        request = leave(m, group)
+        m[request + PREFILL_START] = now
+        m[request + PREFILL_WORKER] = g
         tokens += more
         size += 1
-    group[G_BUSY] = 1
-    group[G_SIZE] = size
-    group[G_SINCE] = now
-    pace[G_MEAN] = tokens / size
-    pace[G_LATENCY] = _prefill_pace(state, rules, tables, g, level)
-    pace[G_LEFT] = 1.0
-    group[G_END] = now + int(np.rint(pace[G_LATENCY]))
+    f[group + MEAN] = tokens / size
+    _begin(m, f, group, size, _prefill_pace(m, f, level, size, f[group + MEAN]), now)
 
 
 @compiled
-def _prefill_pace(state: State, rules: Rules, tables: Tables, g: int, level: int) -> float:
+def _prefill_pace(m: Ints, f: Floats, level: int, size: int, mean: float) -> float:
     """ns that the whole batch would take at this level; infinite at share 0, where it stands still."""
-    size, mean = state.groups[g, G_SIZE], state.groups_f[g, G_MEAN]
-    if tables.prefill_share[level] == 0.0:
+    if f[m[SHARES] + level] == 0.0:
         return np.inf
-    if level > 0 and rules.prefill_beside:
-        return prefill_beside_ns(tables, state.reach, state.tally, level, size, mean)
-    return prefill_ns(tables, state.reach, state.tally, level, size, mean)
+    if level > 0 and m[PREFILL_BESIDE] == 1:
+        return prefill_beside_ns(m, f, level, size, mean)
+    return prefill_ns(m, f, level, size, mean)
 
 
 @compiled
-def _reprice(state: State, rules: Rules, tables: Tables, g: int, level: int, now: int) -> bool:
-    """What is left of each running batch goes on at the pace that now rules. True if something is thereby done."""
+def _reprice(m: Ints, f: Floats, g: int, level: int, now: int) -> bool:
+    """What is left of each running batch goes on at the pace that now rules. True if one is thereby done."""
     done = False
-    group, pace = state.groups[g], state.groups_f[g]
-    if rules.encode_beside:
-        beside = _prefill_runs(state, tables, g, level)
-        for w in range(g * rules.span, (g + 1) * rules.span):
-            encoder, speed = state.encoders[w], state.encoders_f[w]
-            latency = speed[E_BESIDE] if beside else speed[E_ALONE]
-            if encoder[E_BUSY] == 1 and latency != speed[E_LATENCY]:
-                speed[E_LEFT] = _left(speed[E_LEFT], speed[E_LATENCY], now - encoder[E_SINCE])
-                speed[E_LATENCY] = latency
-                encoder[E_SINCE] = now
-                encoder[E_END] = now + int(np.rint(speed[E_LEFT] * latency))
-                done = done or encoder[E_END] == now
-    if group[G_BUSY] == 1:
-        latency = _prefill_pace(state, rules, tables, g, level)
-        if latency != pace[G_LATENCY]:
-            pace[G_LEFT] = _left(pace[G_LEFT], pace[G_LATENCY], now - group[G_SINCE])
-            pace[G_LATENCY] = latency
-            group[G_SINCE] = now
-            group[G_END] = FOREVER if np.isinf(latency) else now + int(np.rint(pace[G_LEFT] * latency))
-            done = done or group[G_END] == now
+    group = _group(m, g)
+    if m[ENCODE_BESIDE] == 1:
+        beside = _prefill_runs(m, f, g, level)
+        for worker in range(g * m[SPAN], (g + 1) * m[SPAN]):
+            encoder = _encoder(m, worker)
+            if m[encoder + BUSY] == 1:
+                pace = f[encoder + BESIDE] if beside else f[encoder + ALONE]
+                done = _set_pace(m, f, encoder, pace, now) or done
+    if m[group + BUSY] == 1:
+        pace = _prefill_pace(m, f, level, m[group + SIZE], f[group + MEAN])
+        done = _set_pace(m, f, group, pace, now) or done
     return bool(done)
 
 
 @compiled
-def _left(left: float, latency: float, elapsed: int) -> float:
-    """The fraction of the work still to do after `elapsed` ns at a pace of `latency` for the whole."""
-    if elapsed == 0 or np.isinf(latency):
-        return left
-    if latency == 0.0:
-        return 0.0
-    return max(0.0, left - elapsed / latency)
+def _set_pace(m: Ints, f: Floats, server: int, pace: float, now: int) -> bool:
+    """Go on at `pace` ns for the whole batch. True if nothing is left to do."""
+    before = f[server + PACE]
+    if pace == before:
+        return False
+    elapsed = now - m[server + SINCE]
+    if elapsed > 0 and not np.isinf(before):
+        f[server + LEFT] = max(0.0, f[server + LEFT] - elapsed / before) if before > 0.0 else 0.0
+    f[server + PACE] = pace
+    m[server + SINCE] = now
+    m[server + END] = FOREVER if np.isinf(pace) else now + int(np.rint(f[server + LEFT] * pace))
+    return bool(m[server + END] == now)
 
 
 @compiled
-def _complete_prefill(state: State, rules: Rules, g: int, now: int) -> None:
-    group, out = state.groups[g], state.out
-    request = group[G_FIRST]
-    record(
-        state.local_log,
-        state.used,
-        LOG_LOCAL,
-        state.tally,
-        out[request, PREFILL_START],
-        now,
-        group[G_SIZE],
-        0,
-    )
-    for position in range(group[G_SIZE]):
-        behind = out[request, NEXT]
-        prefilled(state, rules, request, now, place(0, g, position))
+def _complete_prefill(m: Ints, g: int, now: int) -> None:
+    group = _group(m, g)
+    request, size = m[group + FIRST], m[group + SIZE]
+    record(m, LOG_LOCAL, m[request + PREFILL_START], now, size, 0)
+    for position in range(size):
+        behind = m[request + NEXT]
+        prefilled(m, request, now, rank(0, g, position))
         request = behind
-    group[G_BUSY] = 0
+    m[group + BUSY] = 0
 
 
 @compiled
-def prefilled(state: State, rules: Rules, request: int, now: int, rank: int) -> None:
+def prefilled(m: Ints, request: int, now: int, place: int) -> None:
     """The prefill of a disaggregated request ends at `now` (which may lie ahead): first token, then KV transfer."""
-    given, out = state.given, state.out
-    last = given[request, OUTPUT] == 1
-    if last or not rules.first_by_decode:
-        answered(state, rules, request, now)
+    last = m[request + OUTPUT] == 1
+    if last or m[FIRST_BY_DECODE] == 0:
+        answered(m, request, now)
     if last:
-        out[request, FINISH] = now
-        out[request, STATUS] = 1
+        m[request + FINISH] = now
+        m[request + STATUS] = 1
     else:
-        ready = now + given[request, KV_NS]
-        out[request, DECODE_READY] = ready
-        push(state.decode_ready, ready, now, rank, request)
+        ready = now + m[request + KV_NS]
+        m[request + DECODE_READY] = ready
+        push(m, m[DECODE_LINE], ready, now, place, request)
 
 
 @compiled
-def answered(state: State, rules: Rules, request: int, when: int) -> None:
+def answered(m: Ints, request: int, when: int) -> None:
     """The client sees the first token at `when`."""
-    state.out[request, FIRST_TOKEN] = when
-    if rules.max_queue >= 0:
-        push(state.first_tokens, when, 0, request, request)
+    m[request + FIRST_TOKEN] = when
+    if m[MAX_QUEUE] >= 0:
+        push(m, m[FIRST_TOKENS], when, 0, request, request)

@@ -8,206 +8,185 @@ prefilled, iterations are plain decode steps and run in closed form.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from has.core.compiled import compiled
-from has.sim.columns import (
-    AT_DECODE,
+from has.sim.compiled import compiled
+from has.sim.encode import answered
+from has.sim.lines import join, leave, record
+from has.sim.memory import (
+    ADMITTED,
+    BEGAN,
+    CONTEXT,
     COUNT,
+    DECODE_NS,
     DECODE_READY,
     DECODE_START,
     DECODE_WORKER,
+    DONE,
     FOREVER,
     HEAD,
     IS_MEDIA,
-    LOG_DECODE,
+    KV_ALL,
+    KV_HELD,
     LOG_ENCODE,
     LOG_PREFILL,
     MEDIA_TOKENS,
     MONOLITHIC,
+    N_PREFILLED,
+    NEVER,
     NEXT,
+    NEXT_AT,
     OUTPUT,
+    PART,
+    PLAN,
     PREFILL_READY,
     PREFILL_START,
     PREFILL_WORKER,
-    S_ADMITTED,
-    S_CONTEXT,
-    S_DECODE_NS,
-    S_DONE,
-    S_KV_ALL,
-    S_KV_HELD,
-    S_NEXT,
-    S_PART,
-    S_PLAN,
-    S_PREFILLED,
-    S_PREFILLED_COUNT,
-    S_RUNNING,
-    S_SINCE,
+    PREFILLED,
+    RUNNING,
+    TOKEN_BUDGET,
+    TOPOLOGY,
     TOTAL,
 )
-from has.sim.encode import answered
-from has.sim.lines import join, leave, record
-from has.sim.state import Rules, State
 from has.sim.stepping import (
     admits,
     cut_run,
     end_sequence,
     finish_steps,
+    kv_need,
     plan_run,
     start_sequence,
+    step_ns,
+    stepper_at,
 )
-from has.sim.tables import Tables, encode_ns, linear, note, prefill_ns
+from has.sim.tables import encode_ns, prefill_ns
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @compiled
-def advance_iterations(state: State, rules: Rules, tables: Tables, w: int, until: int) -> None:
-    """Worker `w` up to `until`: what completes then is completed, no iteration starts then."""
-    stepper = state.steppers[w]
-    while stepper[S_NEXT] < until:
-        now = stepper[S_NEXT]
-        _finish(state, w, now)
-        _start(state, rules, tables, w, now)
-    if stepper[S_NEXT] == until:
-        _finish(state, w, until)
+def advance_iterations(m: Ints, f: Floats, worker: int, until: int) -> None:
+    """`worker` up to `until`: what completes then is completed, no iteration starts then."""
+    stepper = stepper_at(m, worker)
+    while m[stepper + NEXT_AT] < until:
+        now = m[stepper + NEXT_AT]
+        _finish(m, worker, now)
+        _start(m, f, stepper, now)
+    if m[stepper + NEXT_AT] == until:
+        _finish(m, worker, until)
 
 
 @compiled
-def enqueue(state: State, rules: Rules, tables: Tables, worker: int, request: int, now: int) -> None:
+def enqueue(m: Ints, f: Floats, worker: int, request: int, now: int) -> None:
     """`request` waits for its prefill at `worker`."""
-    stepper, given = state.steppers[worker], state.given
-    state.out[request, PREFILL_READY] = now
-    state.out[request, PREFILL_WORKER] = worker
-    join(stepper, state.out, request)
-    if stepper[S_NEXT] == FOREVER:
-        stepper[S_NEXT] = now
-        return
-    pure_decode = stepper[S_PREFILLED_COUNT] == 0 and stepper[S_PART] < 0 and stepper[S_DECODE_NS] < 0
-    need = given[request, TOTAL] + given[request, OUTPUT]
-    if (
-        pure_decode
-        and stepper[COUNT] == 1
-        and stepper[S_NEXT] > now
-        and rules.token_budget > stepper[S_RUNNING]
-        and admits(stepper, need, rules.max_seqs, rules.kv_tokens)
+    stepper = stepper_at(m, worker)
+    m[request + PREFILL_READY] = now
+    m[request + PREFILL_WORKER] = worker
+    join(m, stepper, request)
+    if m[stepper + NEXT_AT] == FOREVER:
+        m[stepper + NEXT_AT] = now
+    elif (
+        m[stepper + NEXT_AT] > now
+        and m[stepper + DECODE_NS] == NEVER
+        and m[stepper + PART] == NEVER
+        and m[stepper + COUNT] == 1
+        and m[TOKEN_BUDGET] > m[stepper + RUNNING]
+        and admits(m, stepper, request)
     ):
-        cut_run(stepper, tables, now)
+        cut_run(m, f, stepper, now)
 
 
 @compiled
-def _finish(state: State, worker: int, now: int) -> None:
-    stepper, given, out = state.steppers[worker], state.given, state.out
-    if stepper[S_PLAN] > 0 and stepper[S_RUNNING] > 0:
-        mixed = stepper[S_DECODE_NS]
-        end = now if mixed < 0 else stepper[S_SINCE] + mixed
-        record(
-            state.decode_log,
-            state.used,
-            LOG_DECODE,
-            state.tally,
-            stepper[S_SINCE],
-            end,
-            stepper[S_RUNNING],
-            stepper[S_PLAN],
-        )
-        finish_steps(state, worker, now)
-    stepper[S_PLAN] = 0
-    request = stepper[S_PREFILLED]
-    for _ in range(stepper[S_PREFILLED_COUNT]):
-        behind = out[request, NEXT]
-        if given[request, OUTPUT] == 1:
-            end_sequence(state, stepper, request, now)
+def _finish(m: Ints, worker: int, now: int) -> None:
+    """The iteration, or run of them, is done: tokens, and prefills that are complete."""
+    stepper = stepper_at(m, worker)
+    decode_ns = m[stepper + DECODE_NS]
+    finish_steps(m, stepper, now, now if decode_ns == NEVER else m[stepper + BEGAN] + decode_ns)
+    request = m[stepper + PREFILLED]
+    for _ in range(m[stepper + N_PREFILLED]):
+        behind = m[request + NEXT]
+        if m[request + OUTPUT] == 1:
+            end_sequence(m, stepper, request, now)
         else:
-            out[request, DECODE_READY] = now
-            out[request, DECODE_START] = now
-            out[request, DECODE_WORKER] = worker
-            start_sequence(
-                state.ends[worker], stepper, request, given[request, TOTAL], given[request, OUTPUT]
-            )
+            m[request + DECODE_READY] = now
+            m[request + DECODE_START] = now
+            m[request + DECODE_WORKER] = worker
+            start_sequence(m, stepper, request)
         request = behind
-    stepper[S_PREFILLED_COUNT] = 0
+    m[stepper + N_PREFILLED] = 0
 
 
 @compiled
-def _start(state: State, rules: Rules, tables: Tables, worker: int, now: int) -> None:
-    """The next iteration, or run of plain decode iterations."""
-    stepper, given, out = state.steppers[worker], state.given, state.out
-    reach, tally = state.reach, state.tally
-    left = rules.token_budget - stepper[S_RUNNING]
+def _start(m: Ints, f: Floats, stepper: int, now: int) -> None:
+    """The next iteration; or, where there is nothing to prefill, a run of plain decode steps."""
+    left = m[TOKEN_BUDGET] - m[stepper + RUNNING]
     chunks, tokens, last = 0, 0, -1
     extra, encode = 0.0, 0.0
     while left > 0:
-        done = 0
-        request = stepper[S_PART]
-        if request >= 0:
-            done = stepper[S_DONE]
-        else:
-            if stepper[COUNT] == 0:
+        request, done = m[stepper + PART], m[stepper + DONE]
+        if request == NEVER:
+            if m[stepper + COUNT] == 0 or not admits(m, stepper, m[stepper + HEAD]):
                 break
-            request = stepper[HEAD]
-            need = given[request, TOTAL] + given[request, OUTPUT]
-            if not admits(stepper, need, rules.max_seqs, rules.kv_tokens):
-                break
-            leave(stepper, out)
-            stepper[S_ADMITTED] += 1
-            stepper[S_KV_HELD] += need
-            stepper[S_KV_ALL] += need
-            out[request, PREFILL_START] = now
-            if rules.topology == MONOLITHIC and given[request, IS_MEDIA] == 1:
-                pass_ns = encode_ns(tables, reach, tally, 1, float(given[request, MEDIA_TOKENS]))
+            request, done = leave(m, stepper), 0
+            m[stepper + ADMITTED] += 1
+            m[stepper + KV_HELD] += kv_need(m, request)
+            m[stepper + KV_ALL] += kv_need(m, request)
+            m[request + PREFILL_START] = now
+            if m[TOPOLOGY] == MONOLITHIC and m[request + IS_MEDIA] == 1:
+                pass_ns = encode_ns(m, f, 1, float(m[request + MEDIA_TOKENS]))
+                record(m, LOG_ENCODE, now, now + int(np.rint(pass_ns)), 1, 0)
                 encode += pass_ns
-                end = now + int(np.rint(pass_ns))
-                record(state.encode_log, state.used, LOG_ENCODE, tally, now, end, 1, 0)
-        chunk = min(left, given[request, TOTAL] - done)
+        chunk = min(left, m[request + TOTAL] - done)
         if done > 0:
-            extra += _earlier_context_ns(state, tables, done, chunk)
+            extra += _earlier_context_ns(m, f, done, chunk)
         chunks += 1
         tokens += chunk
         left -= chunk
-        stepper[S_DONE] = done + chunk
-        if stepper[S_DONE] < given[request, TOTAL]:
-            stepper[S_PART] = request
+        if done + chunk < m[request + TOTAL]:
+            m[stepper + PART], m[stepper + DONE] = request, done + chunk
             break
-        stepper[S_PART] = -1
-        if stepper[S_PREFILLED_COUNT] == 0:
-            stepper[S_PREFILLED] = request
+        m[stepper + PART] = NEVER
+        if m[stepper + N_PREFILLED] == 0:
+            m[stepper + PREFILLED] = request
         else:
-            out[last, NEXT] = request
+            m[last + NEXT] = request
         last = request
-        stepper[S_PREFILLED_COUNT] += 1
-    stepper[S_DECODE_NS] = -1
-    if chunks == 0:
-        if stepper[S_RUNNING] == 0:
-            stepper[S_NEXT] = FOREVER
-        else:
-            plan_run(state, tables, worker, now)
-        return
-    decode = 0.0
-    batch = stepper[S_RUNNING]
-    if batch > 0:
-        context = stepper[S_CONTEXT] / batch
-        decode = linear(tables.decode_tokens, tables.decode[batch], context)
-        decode = note(reach, tally, AT_DECODE, batch, context, decode)
-    prefill = max(0.0, prefill_ns(tables, reach, tally, 0, chunks, tokens / chunks) + extra)
-    end = now + int(np.rint(decode + prefill + encode))
-    record(
-        state.prefill_log, state.used, LOG_PREFILL, tally, now, now + int(np.rint(prefill)), chunks, 0
-    )
-    stepper[S_DECODE_NS] = int(np.rint(decode))
-    stepper[S_PLAN] = 1
-    stepper[S_SINCE] = now
-    stepper[S_NEXT] = end
-    request = stepper[S_PREFILLED]
-    for _ in range(stepper[S_PREFILLED_COUNT]):
-        answered(state, rules, request, end)
-        request = out[request, NEXT]
+        m[stepper + N_PREFILLED] += 1
+    m[stepper + DECODE_NS] = NEVER
+    if chunks > 0:
+        _iterate(m, f, stepper, chunks, tokens, extra, encode, now)
+    elif m[stepper + RUNNING] > 0:
+        plan_run(m, f, stepper, now)
+    else:
+        m[stepper + NEXT_AT] = FOREVER
 
 
 @compiled
-def _earlier_context_ns(state: State, tables: Tables, done: int, chunk: int) -> float:
+def _iterate(
+    m: Ints, f: Floats, stepper: int, chunks: int, tokens: int, extra: float, encode: float, now: int
+) -> None:
+    """One iteration with `chunks` prefill chunks of `tokens` in all."""
+    batch = m[stepper + RUNNING]
+    decode = step_ns(m, f, batch, m[stepper + CONTEXT] / batch) if batch > 0 else 0.0
+    prefill = max(0.0, prefill_ns(m, f, 0, chunks, tokens / chunks) + extra)
+    record(m, LOG_PREFILL, now, now + int(np.rint(prefill)), chunks, 0)
+    m[stepper + DECODE_NS] = int(np.rint(decode))
+    m[stepper + PLAN] = 1
+    m[stepper + BEGAN] = now
+    m[stepper + NEXT_AT] = now + int(np.rint(decode + prefill + encode))
+    request = m[stepper + PREFILLED]
+    for _ in range(m[stepper + N_PREFILLED]):
+        answered(m, request, m[stepper + NEXT_AT])
+        request = m[request + NEXT]
+
+
+@compiled
+def _earlier_context_ns(m: Ints, f: Floats, done: int, chunk: int) -> float:
     """What `done` tokens of earlier context add to a chunk; 0 where prefill is linear in tokens."""
-    reach, tally = state.reach, state.tally
     return (
-        prefill_ns(tables, reach, tally, 0, 1, float(done + chunk))
-        - prefill_ns(tables, reach, tally, 0, 1, float(done))
-        - prefill_ns(tables, reach, tally, 0, 1, float(chunk))
-        + prefill_ns(tables, reach, tally, 0, 1, 0.0)
+        prefill_ns(m, f, 0, 1, float(done + chunk))
+        - prefill_ns(m, f, 0, 1, float(done))
+        - prefill_ns(m, f, 0, 1, float(chunk))
+        + prefill_ns(m, f, 0, 1, 0.0)
     )

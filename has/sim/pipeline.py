@@ -4,163 +4,172 @@ Every stage is a machine that can be advanced to an instant: all that lies befor
 what completes at it completes; starts at it wait until the arrivals of that instant are in. Stages
 feed one another through heaps ordered by (when, who came first), so nothing flows back, and how often
 the pipeline is advanced changes nothing, except where an arrival looks at the state (a bounded queue,
-the shortest queue, a draw shared by two pools): there it is advanced at every arrival (`lockstep`).
+draws shared by two pools): there it is advanced at every arrival (LOCKSTEP).
 """
 
 from __future__ import annotations
 
-from has.core.compiled import compiled
-from has.sim.columns import (
+import numpy as np
+from numpy.typing import NDArray
+
+from has.sim.compiled import compiled
+from has.sim.decode import advance_decode
+from has.sim.dispatch import choose_encoder, choose_stepper
+from has.sim.encode import add_media, add_text, advance_group, advance_groups
+from has.sim.iterations import advance_iterations, enqueue
+from has.sim.lines import pop, push, waits, when
+from has.sim.memory import (
     ARRIVAL,
     DISAGGREGATED,
+    DISPATCH,
     E_PD,
+    FIRST_TOKENS,
     FOREVER,
+    HAS_PREPROCESS,
     IS_MEDIA,
+    KV_TOKENS,
+    LOCKSTEP,
+    MAX_QUEUE,
     MONOLITHIC,
-    OUTPUT,
+    N_REQUESTS,
+    N_SERVERS,
+    N_STEPPERS,
+    PENDING,
+    PREFILL_LINE,
     PREPROCESS_NS,
     PREPROCESSED,
     READY,
+    REQUEST,
+    REQUESTS,
+    SERVERS,
     SHORTEST_QUEUE,
+    SPAN,
     STATUS,
-    TOTAL,
-    TURN,
-    TURN_PD,
+    STRIDE,
+    TOPOLOGY,
     UNANSWERED,
 )
-from has.sim.decode import advance_decode
-from has.sim.dispatch import encoder_for, stepper_for
-from has.sim.encode import add_media, add_text, advance_group, advance_groups
-from has.sim.heap import pop, push
-from has.sim.iterations import advance_iterations, enqueue
 from has.sim.prefill import advance_pool
-from has.sim.state import Rules, State
-from has.sim.tables import Tables
+from has.sim.stepping import kv_need
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @compiled
-def run(state: State, rules: Rules, tables: Tables) -> None:
-    """Fills `state.out` and the logs."""
-    given = state.given
-    n = len(given)
-    for request in range(n):
-        now = given[request, ARRIVAL]
-        _preprocessed(state, rules, tables, now)
-        if rules.lockstep or request % rules.stride == 0:
-            _advance(state, rules, tables, now)
-        if _admitted(state, rules, request, now):
-            _arrive(state, rules, tables, request, now)
-    _preprocessed(state, rules, tables, FOREVER)
-    _advance(state, rules, tables, FOREVER)
+def run(m: Ints, f: Floats) -> None:
+    """Everything that happens to the requests in `m`."""
+    for i in range(m[N_REQUESTS] + 1):
+        request = m[REQUESTS] + i * REQUEST
+        now = m[request + ARRIVAL] if i < m[N_REQUESTS] else FOREVER
+        _preprocessed(m, f, now)
+        if m[LOCKSTEP] == 1 or i % m[STRIDE] == 0 or now == FOREVER:
+            _advance(m, f, now)
+        if now < FOREVER and _admitted(m, request, now):
+            _arrive(m, f, request, now)
 
 
 @compiled
-def _admitted(state: State, rules: Rules, request: int, now: int) -> bool:
+def _admitted(m: Ints, request: int, now: int) -> bool:
     """Refused when too many await their first token; failed when no worker could ever hold its KV."""
-    given, tally = state.given, state.tally
-    if rules.max_queue >= 0:
-        while state.first_tokens[0, 0] > 0 and state.first_tokens[1, 0] <= now:
-            pop(state.first_tokens)
-            tally[UNANSWERED] -= 1
-        if tally[UNANSWERED] >= rules.max_queue:
-            state.out[request, STATUS] = 2
+    if m[MAX_QUEUE] >= 0:
+        answers = m[FIRST_TOKENS]
+        while waits(m, answers) and when(m, answers) <= now:
+            pop(m, answers)
+            m[UNANSWERED] -= 1
+        if m[UNANSWERED] >= m[MAX_QUEUE]:
+            m[request + STATUS] = 2
             return False
-    if rules.kv_tokens >= 0 and given[request, TOTAL] + given[request, OUTPUT] > rules.kv_tokens:
+    if m[KV_TOKENS] >= 0 and kv_need(m, request) > m[KV_TOKENS]:
         return False
-    tally[UNANSWERED] += 1
+    m[UNANSWERED] += 1
     return True
 
 
 @compiled
-def _arrive(state: State, rules: Rules, tables: Tables, request: int, now: int) -> None:
-    given, out = state.given, state.out
-    out[request, READY] = now
-    if given[request, IS_MEDIA] == 0:
-        if rules.topology == DISAGGREGATED:
-            worker = _choose_encoder(state, rules, tables, now)
-            add_text(state, rules, worker, request, now)
-        elif rules.topology == E_PD:
-            push(state.prefill_ready, now, FOREVER, request, request)
+def _arrive(m: Ints, f: Floats, request: int, now: int) -> None:
+    m[request + READY] = now
+    if m[request + IS_MEDIA] == 0:
+        if m[TOPOLOGY] == DISAGGREGATED:
+            add_text(m, _choose_encoder(m, f, now), request, now)
+        elif m[TOPOLOGY] == E_PD:
+            push(m, m[PREFILL_LINE], now, FOREVER, request, request)
         else:
-            _to_stepper(state, rules, tables, request, now)
-        return
-    if not rules.preprocess:
-        _encode(state, rules, tables, request, now)
-        return
-    free = state.preprocess_free
-    server = 0
-    for i in range(1, len(free)):
-        if free[i] < free[server]:
-            server = i
-    ready = max(now, free[server]) + given[request, PREPROCESS_NS]
-    free[server] = ready
-    out[request, PREPROCESSED] = ready
-    out[request, READY] = ready
-    push(state.pending, ready, 0, request, request)
-
-
-@compiled
-def _preprocessed(state: State, rules: Rules, tables: Tables, until: int) -> None:
-    """Requests whose preprocessing ends by `until` go on to encode."""
-    if not rules.preprocess:
-        return
-    line = state.pending
-    while line[0, 0] > 0 and line[1, 0] <= until:
-        now = line[1, 0]
-        if rules.lockstep and rules.topology == E_PD:
-            advance_groups(state, rules, tables, now)
-            _to_steppers(state, rules, tables, now - 1)
-        _encode(state, rules, tables, pop(line), now)
-
-
-@compiled
-def _encode(state: State, rules: Rules, tables: Tables, request: int, now: int) -> None:
-    if rules.topology == MONOLITHIC:
-        _to_stepper(state, rules, tables, request, now)
+            _to_stepper(m, f, request, now)
+    elif m[HAS_PREPROCESS] == 0:
+        _encode(m, f, request, now)
     else:
-        add_media(state, rules, _choose_encoder(state, rules, tables, now), request, now)
+        server = m[SERVERS]
+        for other in range(m[SERVERS] + 1, m[SERVERS] + m[N_SERVERS]):
+            if m[other] < m[server]:
+                server = other
+        ready = max(now, m[server]) + m[request + PREPROCESS_NS]
+        m[server] = ready
+        m[request + PREPROCESSED] = ready
+        m[request + READY] = ready
+        push(m, m[PENDING], ready, 0, request, request)
 
 
 @compiled
-def _choose_encoder(state: State, rules: Rules, tables: Tables, now: int) -> int:
+def _preprocessed(m: Ints, f: Floats, until: int) -> None:
+    """Requests whose preprocessing ends by `until` go on to encode."""
+    line = m[PENDING]
+    while waits(m, line) and when(m, line) <= until:
+        now = when(m, line)
+        if m[LOCKSTEP] == 1 and m[TOPOLOGY] == E_PD:
+            advance_groups(m, f, now)
+            _to_steppers(m, f, now - 1)
+        _encode(m, f, pop(m, line), now)
+
+
+@compiled
+def _encode(m: Ints, f: Floats, request: int, now: int) -> None:
+    if m[TOPOLOGY] == MONOLITHIC:
+        _to_stepper(m, f, request, now)
+    else:
+        add_media(m, f, _choose_encoder(m, f, now), request, now)
+
+
+@compiled
+def _choose_encoder(m: Ints, f: Floats, now: int) -> int:
     """The worker that dispatch chooses, its group brought up to `now`."""
-    if rules.dispatch == SHORTEST_QUEUE:
-        advance_groups(state, rules, tables, now)
-    worker = encoder_for(state.encoders, rules.dispatch, state.draws, state.tally, TURN)
-    advance_group(state, rules, tables, worker // rules.span, now)
+    if m[DISPATCH] == SHORTEST_QUEUE:
+        advance_groups(m, f, now)
+    worker = choose_encoder(m)
+    advance_group(m, f, worker // m[SPAN], now)
     return worker
 
 
 @compiled
-def _to_stepper(state: State, rules: Rules, tables: Tables, request: int, now: int) -> None:
+def _to_stepper(m: Ints, f: Floats, request: int, now: int) -> None:
     """Assign `request` to a worker that prefills and decodes."""
-    if rules.dispatch == SHORTEST_QUEUE:
-        for w in range(len(state.steppers)):
-            advance_iterations(state, rules, tables, w, now)
-    worker = stepper_for(state.steppers, rules.dispatch, state.draws, state.tally, TURN_PD)
-    advance_iterations(state, rules, tables, worker, now)
-    enqueue(state, rules, tables, worker, request, now)
+    if m[DISPATCH] == SHORTEST_QUEUE:
+        for worker in range(m[N_STEPPERS]):
+            advance_iterations(m, f, worker, now)
+    worker = choose_stepper(m)
+    advance_iterations(m, f, worker, now)
+    enqueue(m, f, worker, request, now)
 
 
 @compiled
-def _to_steppers(state: State, rules: Rules, tables: Tables, until: int) -> None:
+def _to_steppers(m: Ints, f: Floats, until: int) -> None:
     """Everybody whose embeddings (or text) reach the PD pool by `until`."""
-    line = state.prefill_ready
-    while line[0, 0] > 0 and line[1, 0] <= until:
-        now = line[1, 0]
-        _to_stepper(state, rules, tables, pop(line), now)
+    line = m[PREFILL_LINE]
+    while waits(m, line) and when(m, line) <= until:
+        now = when(m, line)
+        _to_stepper(m, f, pop(m, line), now)
 
 
 @compiled
-def _advance(state: State, rules: Rules, tables: Tables, until: int) -> None:
+def _advance(m: Ints, f: Floats, until: int) -> None:
     """Every stage in turn, up to `until`."""
-    if rules.topology != MONOLITHIC:
-        advance_groups(state, rules, tables, until)
-    if rules.topology == DISAGGREGATED:
-        advance_pool(state, rules, tables, until)
-        advance_decode(state, rules, tables, until)
+    if m[TOPOLOGY] != MONOLITHIC:
+        advance_groups(m, f, until)
+    if m[TOPOLOGY] == DISAGGREGATED:
+        advance_pool(m, f, until)
+        advance_decode(m, f, until)
         return
-    if rules.topology == E_PD:
-        _to_steppers(state, rules, tables, until)
-    for w in range(len(state.steppers)):
-        advance_iterations(state, rules, tables, w, until)
+    if m[TOPOLOGY] == E_PD:
+        _to_steppers(m, f, until)
+    for worker in range(m[N_STEPPERS]):
+        advance_iterations(m, f, worker, until)

@@ -3,58 +3,71 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from has.core.compiled import compiled
-from has.sim.columns import LOG_PREFILL, NEXT, PREFILL_START, PREFILL_WORKER, TOTAL
+from has.sim.compiled import compiled
 from has.sim.encode import prefilled
-from has.sim.heap import place, pop
-from has.sim.lines import record
-from has.sim.state import Rules, State
-from has.sim.tables import Tables, prefill_ns
+from has.sim.lines import first, pop, rank, record, waits, when
+from has.sim.memory import (
+    LOG_PREFILL,
+    N_POOL,
+    NEXT,
+    POOL,
+    PREFILL_LINE,
+    PREFILL_REQUESTS,
+    PREFILL_START,
+    PREFILL_WORKER,
+    TOKEN_BUDGET,
+    TOTAL,
+)
+from has.sim.tables import prefill_ns
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @compiled
-def advance_pool(state: State, rules: Rules, tables: Tables, until: int) -> None:
+def advance_pool(m: Ints, f: Floats, until: int) -> None:
     """Every start before `until`. Ends are known at the start: nothing here is repriced."""
-    line, free = state.prefill_ready, state.pool_free
-    while line[0, 0] > 0:
-        soonest = free[0]
-        for w in range(1, len(free)):
-            soonest = min(soonest, free[w])
-        now = max(line[1, 0], soonest)
+    line, free = m[PREFILL_LINE], m[POOL]
+    while waits(m, line):
+        now = m[free]
+        for worker in range(1, m[N_POOL]):
+            now = min(now, m[free + worker])
+        now = max(now, when(m, line))
         if now >= until:
             return
         worker = 0
-        while free[worker] > now:
+        while m[free + worker] > now:
             worker += 1
-        free[worker] = _serve(state, rules, tables, worker, now)
+        m[free + worker] = _serve(m, f, worker, now)
 
 
 @compiled
-def _serve(state: State, rules: Rules, tables: Tables, worker: int, now: int) -> int:
+def _serve(m: Ints, f: Floats, worker: int, now: int) -> int:
     """One batch from the head of the line; returns when it ends."""
-    line, given, out = state.prefill_ready, state.given, state.out
+    line = m[PREFILL_LINE]
     size, tokens = 0, 0
-    first, last = -1, -1
-    while line[0, 0] > 0 and line[1, 0] <= now:
-        more = given[line[1, 3], TOTAL]
-        if size > 0 and (tokens + more > rules.token_budget or size == rules.prefill_requests):
+    head, last = -1, -1
+    while waits(m, line) and when(m, line) <= now:
+        more = m[first(m, line) + TOTAL]
+        if size > 0 and (tokens + more > m[TOKEN_BUDGET] or size == m[PREFILL_REQUESTS]):
             break
-        request = pop(line)
-        out[request, PREFILL_START] = now
-        out[request, PREFILL_WORKER] = worker
+        request = pop(m, line)
+        m[request + PREFILL_START] = now
+        m[request + PREFILL_WORKER] = worker
         if size == 0:
-            first = request
+            head = request
         else:
-            out[last, NEXT] = request
+            m[last + NEXT] = request
         last = request
         tokens += more
         size += 1
-    end = now + int(np.rint(prefill_ns(tables, state.reach, state.tally, 0, size, tokens / size)))
-    record(state.prefill_log, state.used, LOG_PREFILL, state.tally, now, end, size, 0)
-    request = first
+    end = now + int(np.rint(prefill_ns(m, f, 0, size, tokens / size)))
+    record(m, LOG_PREFILL, now, end, size, 0)
+    request = head
     for position in range(size):
-        behind = out[request, NEXT]
-        prefilled(state, rules, request, end, place(1, worker, position))
+        behind = m[request + NEXT]
+        prefilled(m, request, end, rank(1, worker, position))
         request = behind
     return end

@@ -139,7 +139,11 @@ def profile_warnings(deployment: Deployment, latency: LatencyModel) -> list[str]
         warnings.append(f"the profile is of model {metadata.model}, the deployment of {deployment.model}")
     if metadata.tensor_parallel is not None:
         for pool in deployment.alloc.pools:
-            if deployment.alloc[pool] and deployment.tp(pool) != metadata.tensor_parallel and pool != "encode":
+            if (
+                deployment.alloc[pool]
+                and deployment.tp(pool) != metadata.tensor_parallel
+                and pool != "encode"
+            ):
                 warnings.append(
                     f"the profile was taken at tensor_parallel {metadata.tensor_parallel},"
                     f" pool {pool} has {deployment.tp(pool)}: its latencies are used as they are"

@@ -1,8 +1,8 @@
 """A deployment and a list of requests -> records: what is done once, and what is done per candidate.
 
-    Simulator(profile)         once per profile: grids, their slices at each share (kept)
-    .prepare(requests, seed)   once per list and seed: sizes, per-request delays, dispatch draws
-    .run(deployment, prepared) per candidate: rules and an empty state, then the kernel
+Simulator(profile)         once per profile: grids, their slices at each share (kept)
+.prepare(requests, seed)   once per list and seed: sizes, per-request delays, dispatch draws
+.run(deployment, prepared) per candidate: rules and an empty world, then the kernel
 """
 
 from __future__ import annotations
@@ -19,41 +19,38 @@ from has.core.records import COLUMNS, Records, StageLoad
 from has.core.requests import Requests
 from has.core.stage import Beside, Stage
 from has.errors import InputError
-from has.latency.lookup import LatencyModel
+from has.latency.lookup import Grid, LatencyModel
 from has.latency.memory import kv_capacity
 from has.policy.microbatch import gap_coefficient, gap_ns
 from has.policy.partition import SmPartitioner, encode_shares, prefill_shares
-from has.sim import columns as c
+from has.sim import memory as at
 from has.sim.draw import at_rate, generators
-from has.sim.pipeline import run as run_pipeline
-from has.sim.state import Rules, State, new_state_of
-from has.sim.tables import Floats, Tables, delays, planes, rows
+from has.sim.pipeline import run as run_kernel
+from has.sim.tables import delays_of, planes_of, rows_of
+from has.sim.world import Tables, Workers, World, new_world
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
-TOPOLOGIES = {"disaggregated": c.DISAGGREGATED, "e_pd": c.E_PD, "monolithic": c.MONOLITHIC}
-DISPATCH = {"random": c.RANDOM, "round_robin": c.ROUND_ROBIN, "shortest_queue": c.SHORTEST_QUEUE}
+TOPOLOGIES = {"disaggregated": at.DISAGGREGATED, "e_pd": at.E_PD, "monolithic": at.MONOLITHIC}
+DISPATCH = {"random": at.RANDOM, "round_robin": at.ROUND_ROBIN, "shortest_queue": at.SHORTEST_QUEUE}
 _STAGES = (Stage.ENCODE, Stage.PREFILL, Stage.DECODE)
-_WHOLE = np.array([100.0])
-_NONE = (np.empty(0), np.empty((0, 0)))
-_NO_AXIS = np.empty(0)
-_NO_PLANES = np.empty((0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A list of requests as the kernel reads it. `at_rate` rescales its arrivals and keeps the rest."""
+    """A list of requests as the kernel reads it: `rows` int64[N, REQUEST], nothing happened yet."""
 
     requests: Requests
-    given: Ints
-    draws: Ints
+    rows: Ints
+    words: Ints
 
     def at_rate(self, rate: float) -> Prepared:
         """The same requests, their arrivals stretched about the first so that the mean rate is `rate`."""
         requests = at_rate(self.requests, rate)
-        given = self.given.copy()
-        given[:, c.ARRIVAL] = requests.arrival_ns
-        return replace(self, requests=requests, given=given)
+        rows = self.rows.copy()
+        rows[:, at.ARRIVAL] = requests.arrival_ns
+        return replace(self, requests=requests, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +71,28 @@ class Simulator:
 
     def __init__(self, profile: Profile | LatencyModel) -> None:
         self.latency = profile if isinstance(profile, LatencyModel) else LatencyModel.from_profile(profile)
-        self.encode_beside = self.latency.covers(Stage.ENCODE, Beside.PREFILL)
-        self.prefill_beside = self.latency.covers(Stage.PREFILL, Beside.ENCODE)
-        self.preprocesses = self.latency.covers(Stage.PREPROCESS)
         self.reach: Reach | None = None
-        self._kept: dict[tuple[object, ...], Floats] = {}
         self._tables: dict[tuple[object, ...], Tables] = {}
 
     def prepare(self, requests: Requests, seed: int = 0) -> Prepared:
         """`seed`: of dispatch (the third generator spawned from it)."""
         if len(requests) == 0:
             raise InputError("there is no request to simulate", where="argument", field="requests")
-        given = np.empty((len(requests), c.GIVEN), np.int64)
+        rows = np.full((len(requests), at.REQUEST), at.NEVER, np.int64)
         media = requests.is_media
-        given[:, c.ARRIVAL] = requests.arrival_ns
-        given[:, c.IS_MEDIA] = media
-        given[:, c.MEDIA_TOKENS] = requests.media_tokens
-        given[:, c.TOTAL] = requests.total_tokens
-        given[:, c.OUTPUT] = requests.output_tokens
-        given[:, c.PREPROCESS_NS] = self._delays(Stage.PREPROCESS, requests.media_tokens) * media
-        given[:, c.EMBEDDING_NS] = self._delays(Stage.EMBEDDING_TRANSFER, requests.media_tokens) * media
-        given[:, c.KV_NS] = self._delays(Stage.KV_TRANSFER, requests.total_tokens)
+        rows[:, at.STATUS] = 0
+        rows[:, at.ARRIVAL] = requests.arrival_ns
+        rows[:, at.IS_MEDIA] = media
+        rows[:, at.MEDIA_TOKENS] = requests.media_tokens
+        rows[:, at.TOTAL] = requests.total_tokens
+        rows[:, at.OUTPUT] = requests.output_tokens
+        rows[:, at.PREPROCESS_NS] = self._delays(Stage.PREPROCESS, requests.media_tokens) * media
+        rows[:, at.EMBEDDING_NS] = self._delays(Stage.EMBEDDING_TRANSFER, requests.media_tokens) * media
+        rows[:, at.KV_NS] = self._delays(Stage.KV_TRANSFER, requests.total_tokens)
         dispatch = generators(seed)[2]
         # Two draws a request at most (e_pd), and a rejection is a matter of one in 10^8.
         words = dispatch.integers(2**32, size=2 * len(requests) + 64)
-        return Prepared(requests, given, words)
+        return Prepared(requests, rows, words)
 
     def run(
         self,
@@ -116,31 +110,30 @@ class Simulator:
         """
         rate = deployment.rate if rate is None else rate
         share = prepared.requests.media_share if media_share is None else media_share
-        encode_workers = deployment.workers("encode") if deployment.topology != "monolithic" else 0
-        media_rate = rate * share / encode_workers if rate and share > 0 and encode_workers else None
         rules = self._rules(deployment, online)
+        workers = _workers(deployment, rules)
+        media_rate = rate * share / workers.encode if rate and share > 0 and workers.encode else None
+        coefficient = gap_coefficient(rules[at.BATCH_BOUND], deployment.fill_probability)
         tables = self._tables_of(deployment, rules)
-        pool = POOLS[deployment.topology][-1]
         log_factor = 4
         while True:
-            state = new_state_of(
-                prepared.given,
-                prepared.draws,
+            world = new_world(
+                prepared.rows,
+                prepared.words,
                 rules,
-                encode_workers=encode_workers,
-                prefill_workers=deployment.workers("prefill") if rules.topology == c.DISAGGREGATED else 0,
-                step_workers=deployment.workers(pool),
-                preprocess_servers=deployment.preprocess_servers,
-                gap_ns=gap_ns(rules.coefficient, media_rate),
+                tables,
+                workers,
+                coefficient=coefficient,
+                gap_ns=gap_ns(coefficient, media_rate),
                 initial_rate=media_rate,
                 log_factor=log_factor,
             )
-            run_pipeline(state, rules, tables)
-            if not state.tally[c.OVERFLOW]:
+            run_kernel(world.m, world.f)
+            if not world.m[at.OVERFLOW]:
                 break
             log_factor *= 4
-        self._refuse_negative(state)
-        return _records(deployment, prepared.requests, state, rules)
+        self._note_reach(world)
+        return _records(prepared.requests, world, workers)
 
     def check(self, requests: Requests) -> list[str]:
         """Warnings of look-ups beyond the profile, in the last run and for the sizes of its requests.
@@ -176,9 +169,14 @@ class Simulator:
         """The deployment's table, or the one the profile gives."""
         if deployment.sm_table is not None:
             return SmPartitioner(deployment.sm_table)
-        rows_of = [
+        points = [
             SimpleNamespace(
-                stage=Stage.ENCODE, beside=beside, sm_percent=sm, batch=int(b), tokens=int(t), latency_s=float(v)
+                stage=Stage.ENCODE,
+                beside=beside,
+                sm_percent=sm,
+                batch=int(b),
+                tokens=int(t),
+                latency_s=float(v),
             )
             for beside in (Beside.NONE, Beside.PREFILL)
             if self.latency.covers(Stage.ENCODE, beside)
@@ -188,113 +186,129 @@ class Simulator:
             for v, t in zip(grid.values[i, j], grid.tokens, strict=True)
         ]
         return SmPartitioner.from_profile(
-            SimpleNamespace(rows=rows_of), deployment.encode_slowdown_budget, deployment.encode_batch or 1
+            SimpleNamespace(rows=points), deployment.encode_slowdown_budget, deployment.encode_batch or 1
         )
 
-    def _rules(self, deployment: Deployment, online: bool) -> Rules:
+    def _rules(self, deployment: Deployment, online: bool) -> dict[int, int]:
+        """The header's rules."""
         topology = TOPOLOGIES[deployment.topology]
         dispatch = DISPATCH[deployment.dispatch]
-        bound = deployment.encode_batch or 1
+        pool = POOLS[deployment.topology][-1]
         remote = deployment.offload_fraction
         numerator, denominator = remote.numerator, remote.denominator
-        if topology != c.DISAGGREGATED:
+        if topology != at.DISAGGREGATED:
             numerator, denominator = 1, 1
-        pool = POOLS[deployment.topology][-1]
+        local = numerator < denominator
         kv_tokens = kv_capacity(deployment, self.latency.metadata, pool)
         max_wait_s = deployment.max_wait_s
-        local = numerator < denominator
-        encoders = deployment.workers("encode") if topology != c.MONOLITHIC else 0
-        shared_draws = topology == c.E_PD and dispatch == c.RANDOM
-        shared_draws = shared_draws and encoders > 1 and deployment.workers(pool) > 1
+        encoders = deployment.workers("encode") if topology != at.MONOLITHIC else 0
+        steppers = deployment.workers(pool)
+        # One generator serves both pools of an e_pd deployment, in order of assignment.
+        shared_draws = topology == at.E_PD and dispatch == at.RANDOM and encoders > 1 and steppers > 1
         estimate = deployment.rate_estimate or ("online" if online else "known")
-        return Rules(
-            topology=topology,
-            dispatch=dispatch,
-            first_by_decode=topology == c.DISAGGREGATED and deployment.first_token == "decode",
-            max_queue=-1 if deployment.max_queue is None else deployment.max_queue,
-            preprocess=self.preprocesses,
-            batch_bound=bound,
-            coefficient=gap_coefficient(bound, deployment.fill_probability),
-            online=estimate == "online" and topology != c.MONOLITHIC,
-            max_wait_ns=-1 if max_wait_s is None else min(round(max_wait_s * 1e9), c.FOREVER),
-            share_numerator=numerator,
-            share_denominator=denominator,
-            token_unit=deployment.offload_unit == "token",
-            span=deployment.local_prefill_span if local else 1,
-            encode_beside=self.encode_beside and local,
-            prefill_beside=self.prefill_beside and local,
-            token_budget=deployment.prefill_token_budget,
-            prefill_requests=deployment.max_prefill_requests or -1,
-            max_seqs=deployment.max_num_seqs,
-            kv_tokens=-1 if kv_tokens is None else kv_tokens,
-            lockstep=deployment.max_queue is not None or shared_draws,
-            stride=max(1, (encoders + deployment.workers(pool)) // 8),
-        )
+        first_by_decode = topology == at.DISAGGREGATED and deployment.first_token == "decode"
+        return {
+            at.TOPOLOGY: topology,
+            at.DISPATCH: dispatch,
+            at.FIRST_BY_DECODE: int(first_by_decode),
+            at.MAX_QUEUE: at.NEVER if deployment.max_queue is None else deployment.max_queue,
+            at.HAS_PREPROCESS: int(self.latency.covers(Stage.PREPROCESS)),
+            at.BATCH_BOUND: deployment.encode_batch or 1,
+            at.ONLINE: int(estimate == "online" and topology != at.MONOLITHIC),
+            at.MAX_WAIT: at.NEVER if max_wait_s is None else min(round(max_wait_s * 1e9), at.FOREVER),
+            at.SHARE_NUMERATOR: numerator,
+            at.SHARE_DENOMINATOR: denominator,
+            at.TOKEN_UNIT: int(deployment.offload_unit == "token"),
+            at.SPAN: deployment.local_prefill_span if local else 1,
+            at.ENCODE_BESIDE: int(local and self.latency.covers(Stage.ENCODE, Beside.PREFILL)),
+            at.PREFILL_BESIDE: int(local and self.latency.covers(Stage.PREFILL, Beside.ENCODE)),
+            at.TOKEN_BUDGET: deployment.prefill_token_budget,
+            at.PREFILL_REQUESTS: deployment.max_prefill_requests or at.NEVER,
+            at.MAX_SEQS: deployment.max_num_seqs,
+            at.KV_TOKENS: at.NEVER if kv_tokens is None else kv_tokens,
+            at.LOCKSTEP: int(deployment.max_queue is not None or shared_draws),
+            at.STRIDE: max(1, (encoders + steppers) // 8),
+        }
 
-    def _tables_of(self, deployment: Deployment, rules: Rules) -> Tables:
-        bound = rules.batch_bound
-        if rules.topology == c.DISAGGREGATED and rules.share_numerator < rules.share_denominator:
+    def _tables_of(self, deployment: Deployment, rules: dict[int, int]) -> Tables:
+        bound = rules[at.BATCH_BOUND]
+        encode, left = np.full(bound + 1, 100.0), np.full(bound + 1, 100.0)
+        if rules[at.SHARE_NUMERATOR] < rules[at.SHARE_DENOMINATOR]:
             table = self.sm_table(deployment).sm_table
-            encode = encode_shares(table, bound)
-            left = prefill_shares(table, bound)
-        else:
-            encode, left = np.full(bound + 1, 100.0), np.full(bound + 1, 100.0)
-        key = (encode.tobytes(), left.tobytes(), rules.encode_beside, rules.prefill_beside, rules.max_seqs)
+            encode, left = encode_shares(table, bound), prefill_shares(table, bound)
+        beside = rules[at.ENCODE_BESIDE], rules[at.PREFILL_BESIDE]
+        key = (encode.tobytes(), left.tobytes(), beside, rules[at.MAX_SEQS])
         if key not in self._tables:
             self._tables[key] = self._new_tables(encode, left, rules)
         return self._tables[key]
 
-    def _new_tables(self, encode: Floats, left: Floats, rules: Rules) -> Tables:
-        prefill = self.latency.grid(Stage.PREFILL)
-        encode_tokens, encode_rows = _NONE
-        if self.latency.covers(Stage.ENCODE):
-            encode_tokens, encode_rows = self._rows(Stage.ENCODE, Beside.NONE, encode)
-        beside_tokens, beside_rows = _NONE
-        if rules.encode_beside:
-            beside_tokens, beside_rows = self._rows(Stage.ENCODE, Beside.PREFILL, encode)
-        beside = self.latency.grid(Stage.PREFILL, Beside.ENCODE) if rules.prefill_beside else None
-        decode_tokens, decode_rows = self._rows(
-            Stage.DECODE, Beside.NONE, np.full(rules.max_seqs + 1, 100.0)
-        )
-        return Tables(
-            encode_tokens=encode_tokens,
-            encode=encode_rows,
-            encode_beside_tokens=beside_tokens,
-            encode_beside=beside_rows,
-            prefill_batch=prefill.batch,
-            prefill_tokens=prefill.tokens,
-            prefill=planes(prefill, left),
-            prefill_beside_batch=beside.batch if beside else _NO_AXIS,
-            prefill_beside_tokens=beside.tokens if beside else _NO_AXIS,
-            prefill_beside=planes(beside, left) if beside else _NO_PLANES,
-            decode_tokens=decode_tokens,
-            decode=decode_rows,
-            prefill_share=left,
-        )
+    def _new_tables(self, encode: Floats, left: Floats, rules: dict[int, int]) -> Tables:
+        blocks: list[Floats] = []
+        places: list[tuple[int, int]] = []
+        sizes: list[tuple[int, int]] = []
+        filled = 0
 
-    def _rows(self, stage: Stage, beside: Beside, shares: Floats) -> tuple[Floats, Floats]:
-        grid = self.latency.grid(stage, beside)
-        key = (stage, beside, shares.tobytes())
-        if key not in self._kept:
-            self._kept[key] = rows(grid, shares)
-        return grid.tokens, self._kept[key]
+        def put(field: int, values: Floats) -> None:
+            nonlocal filled
+            places.append((field, filled))
+            blocks.append(values.ravel())
+            filled += values.size
+
+        def put_rows(grid: Grid, shares: Floats, axis: int, points: int, rows: int) -> None:
+            put(axis, grid.tokens)
+            sizes.append((points, len(grid.tokens)))
+            put(rows, rows_of(grid, shares))
+
+        def put_planes(grid: Grid, axis: int, points: int, batches: int, n_batches: int, rows: int) -> None:
+            put(axis, grid.tokens)
+            put(batches, grid.batch)
+            sizes.extend([(points, len(grid.tokens)), (n_batches, len(grid.batch))])
+            put(rows, planes_of(grid, left))
+
+        grid = self.latency.grid
+        if self.latency.covers(Stage.ENCODE):
+            put_rows(grid(Stage.ENCODE), encode, at.ENCODE_AXIS, at.ENCODE_POINTS, at.ENCODE_ROWS)
+        if rules[at.ENCODE_BESIDE]:
+            beside = grid(Stage.ENCODE, Beside.PREFILL)
+            put_rows(beside, encode, at.ENCODE_B_AXIS, at.ENCODE_B_POINTS, at.ENCODE_B_ROWS)
+        put_planes(
+            grid(Stage.PREFILL),
+            at.PREFILL_AXIS,
+            at.PREFILL_POINTS,
+            at.PREFILL_BATCHES,
+            at.PREFILL_N_BATCHES,
+            at.PREFILL_ROWS,
+        )
+        if rules[at.PREFILL_BESIDE]:
+            put_planes(
+                grid(Stage.PREFILL, Beside.ENCODE),
+                at.PREFILL_B_AXIS,
+                at.PREFILL_B_POINTS,
+                at.PREFILL_B_BATCHES,
+                at.PREFILL_B_N_BATCHES,
+                at.PREFILL_B_ROWS,
+            )
+        whole = np.full(rules[at.MAX_SEQS] + 1, 100.0)
+        put_rows(grid(Stage.DECODE), whole, at.DECODE_AXIS, at.DECODE_POINTS, at.DECODE_ROWS)
+        put(at.SHARES, left)
+        return Tables(np.concatenate(blocks), tuple(places), tuple(sizes))
 
     def _delays(self, stage: Stage, sizes: Ints) -> Ints:
         if not self.latency.covers(stage):
             return np.zeros(len(sizes), np.int64)
-        grid = self.latency.grid(stage)
-        result: Ints = delays(grid.batch, grid.tokens, planes(grid, _WHOLE)[0], sizes)
+        result = delays_of(self.latency.grid(stage), sizes)
         if len(result) and result.min() < 0:
             raise _negative(stage)
         return result
 
-    def _refuse_negative(self, state: State) -> None:
+    def _note_reach(self, world: World) -> None:
+        reach = world.m[at.REACH : at.REACH + 6].reshape(3, 2)
         self.reach = Reach(
-            {stage: int(state.reach[i, 0]) for i, stage in enumerate(_STAGES)},
-            {stage: int(state.reach[i, 1]) for i, stage in enumerate(_STAGES)},
+            {stage: int(reach[i, 0]) for i, stage in enumerate(_STAGES)},
+            {stage: int(reach[i, 1]) for i, stage in enumerate(_STAGES)},
         )
-        if state.tally[c.NEGATIVE]:
-            raise _negative(_STAGES[state.tally[c.NEGATIVE] - 1])
+        if world.m[at.NEGATIVE]:
+            raise _negative(_STAGES[world.m[at.NEGATIVE] - 1])
 
 
 def _negative(stage: Stage) -> InputError:
@@ -306,45 +320,47 @@ def _negative(stage: Stage) -> InputError:
     )
 
 
-def _records(deployment: Deployment, requests: Requests, state: State, rules: Rules) -> Records:
-    out = state.out
-    if rules.topology != c.DISAGGREGATED:
-        out[:, c.ROUTE] = c.NEVER
-    fields = {name: out[:, i] for i, name in enumerate(COLUMNS)}
-    groups = deployment.workers("encode") // rules.span if rules.topology != c.MONOLITHIC else 0
-    encode = _log(state, c.LOG_ENCODE, state.encode_log)
-    decode = _log(state, c.LOG_DECODE, state.decode_log)
-    steppers = len(state.steppers)
-    stages: dict[str, StageLoad] = {}
-    if rules.preprocess:
-        who = np.flatnonzero(out[:, c.PREPROCESSED] != c.NEVER)
-        end = out[who, c.PREPROCESSED]
-        start = end - state.given[who, c.PREPROCESS_NS]
-        stages["preprocess"] = _load(deployment.preprocess_servers, start, end, np.ones(len(who), np.int64))
-    else:
-        stages["preprocess"] = StageLoad(0)
-    encoders = steppers if rules.topology == c.MONOLITHIC else len(state.encoders)
-    stages["encode"] = _load(encoders, *encode[:3])
-    if rules.topology != c.MONOLITHIC:
-        stages["encode"].full = encode[3] == 1
-    if rules.topology == c.DISAGGREGATED:
-        local = groups if rules.share_numerator < rules.share_denominator else 0
-        stages["prefill_local"] = _load(local, *_log(state, c.LOG_LOCAL, state.local_log)[:3])
-        stages["prefill_remote"] = _load(
-            len(state.pool_free), *_log(state, c.LOG_PREFILL, state.prefill_log)[:3]
-        )
-    else:
-        stages["prefill"] = _load(steppers, *_log(state, c.LOG_PREFILL, state.prefill_log)[:3])
-    stages["decode"] = _load(steppers, *decode[:3])
-    stages["decode"].repeats = decode[3]
-    stages["decode"].steps = int(np.sum(decode[3]))
-    stages["decode"].step_seqs = int(np.sum(decode[3] * decode[2]))
-    return Records(requests=requests, **fields, status=out[:, c.STATUS], stages=stages)
+def _workers(deployment: Deployment, rules: dict[int, int]) -> Workers:
+    encode = deployment.workers("encode") if rules[at.TOPOLOGY] != at.MONOLITHIC else 0
+    disaggregated = rules[at.TOPOLOGY] == at.DISAGGREGATED
+    return Workers(
+        encode=encode,
+        groups=encode // rules[at.SPAN],
+        pool=deployment.workers("prefill") if disaggregated else 0,
+        steppers=deployment.workers(POOLS[deployment.topology][-1]),
+        servers=deployment.preprocess_servers,
+    )
 
 
-def _log(state: State, which: int, log: Ints) -> list[Ints]:
-    used = log[: state.used[which]]
-    return [used[:, i] for i in range(c.LOG)]
+def _records(requests: Requests, world: World, workers: Workers) -> Records:
+    m, rows = world.m, world.requests
+    topology = m[at.TOPOLOGY]
+    if topology == at.E_PD:
+        rows[:, at.ROUTE] = at.NEVER
+    stages = {"preprocess": StageLoad(workers.servers)}
+    if m[at.HAS_PREPROCESS]:
+        who = np.flatnonzero(rows[:, at.PREPROCESSED] != at.NEVER)
+        end = rows[who, at.PREPROCESSED]
+        start = end - rows[who, at.PREPROCESS_NS]
+        stages["preprocess"] = _load(workers.servers, start, end, np.ones(len(who), np.int64))
+    encode, decode = world.log(at.LOG_ENCODE), world.log(at.LOG_DECODE)
+    prefill = world.log(at.LOG_PREFILL)
+    stages["encode"] = _load(workers.encode or workers.steppers, *encode.T[:3])
+    if topology != at.MONOLITHIC:
+        stages["encode"].full = encode[:, at.LOG_MARK] == 1
+    if topology == at.DISAGGREGATED:
+        local = workers.groups if m[at.SHARE_NUMERATOR] < m[at.SHARE_DENOMINATOR] else 0
+        stages["prefill_local"] = _load(local, *world.log(at.LOG_LOCAL).T[:3])
+        stages["prefill_remote"] = _load(workers.pool, *prefill.T[:3])
+    else:
+        stages["prefill"] = _load(workers.steppers, *prefill.T[:3])
+    runs = _load(workers.steppers, *decode.T[:3])
+    runs.repeats = decode[:, at.LOG_MARK]
+    runs.steps = int(np.sum(runs.repeats))
+    runs.step_seqs = int(np.sum(runs.repeats * runs.size))
+    stages["decode"] = runs
+    columns = {name: rows[:, i] for i, name in enumerate(COLUMNS)}
+    return Records(requests=requests, **columns, status=rows[:, at.STATUS], stages=stages)
 
 
 def _load(workers: int, start: Ints, end: Ints, size: Ints) -> StageLoad:

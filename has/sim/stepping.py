@@ -1,7 +1,7 @@
 """What decode workers and iterating workers share: the running batch and its run of steps.
 
 All running sequences advance together, so each needs only the number of its last step, kept in a
-heap per worker; S_CONTEXT is the sum of their contexts at the worker's next step.
+heap per worker (ENDS); CONTEXT is the sum of their contexts at the worker's next step.
 """
 
 from __future__ import annotations
@@ -9,138 +9,151 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.compiled import compiled
-from has.sim.columns import (
+from has.sim.compiled import compiled
+from has.sim.lines import record
+from has.sim.memory import (
+    ADMITTED,
     AT_DECODE,
-    COUNT,
+    BEGAN,
+    CONTEXT,
+    DECODE_AXIS,
+    DECODE_POINTS,
+    DECODE_ROWS,
+    ENDS,
     FINISH,
-    NEGATIVE,
+    KV_ALL,
+    KV_HELD,
+    KV_TOKENS,
+    LOG_DECODE,
+    MAX_SEQS,
+    NEXT_AT,
     OUTPUT,
-    S_ADMITTED,
-    S_CONTEXT,
-    S_KV_ALL,
-    S_KV_HELD,
-    S_NEXT,
-    S_PLAN,
-    S_RUNNING,
-    S_SINCE,
-    S_STEP,
+    PLAN,
+    RUNNING,
     STATUS,
+    STEP,
+    STEPPER,
+    STEPPERS,
     TOTAL,
 )
-from has.sim.state import State
 from has.sim.steps import steps_ns, steps_until
-from has.sim.tables import Tables, linear
+from has.sim.tables import linear, noted
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @compiled
-def start_sequence(ends: Ints, stepper: Ints, request: int, total: int, output: int) -> None:
+def stepper_at(m: Ints, worker: int) -> int:
+    return int(m[STEPPERS] + worker * STEPPER)
+
+
+@compiled
+def kv_need(m: Ints, request: int) -> int:
+    """KV tokens that a request reserves while it decodes."""
+    return int(m[request + TOTAL] + m[request + OUTPUT])
+
+
+@compiled
+def admits(m: Ints, stepper: int, request: int) -> bool:
+    """Would `request` be let in now?"""
+    fits = m[KV_TOKENS] < 0 or m[stepper + KV_HELD] + kv_need(m, request) <= m[KV_TOKENS]
+    return bool(fits and m[stepper + ADMITTED] < m[MAX_SEQS])
+
+
+@compiled
+def start_sequence(m: Ints, stepper: int, request: int) -> None:
     """`request` decodes from the worker's next step on, output-1 steps, the first at context total+1."""
-    last = stepper[S_STEP] + output - 1
-    i = stepper[S_RUNNING] + 1
-    stepper[S_RUNNING] = i
-    stepper[S_CONTEXT] += total + 1
-    while i > 1 and ends[i >> 1, 0] > last:
-        ends[i, 0], ends[i, 1] = ends[i >> 1, 0], ends[i >> 1, 1]
+    last = m[stepper + STEP] + m[request + OUTPUT] - 1
+    ends = m[stepper + ENDS]
+    i = m[stepper + RUNNING] + 1
+    m[stepper + RUNNING] = i
+    m[stepper + CONTEXT] += m[request + TOTAL] + 1
+    while i > 1 and m[ends + 2 * (i >> 1)] > last:
+        m[ends + 2 * i], m[ends + 2 * i + 1] = m[ends + 2 * (i >> 1)], m[ends + 2 * (i >> 1) + 1]
         i >>= 1
-    ends[i, 0], ends[i, 1] = last, request
+    m[ends + 2 * i], m[ends + 2 * i + 1] = last, request
 
 
 @compiled
-def _drop_first(ends: Ints, size: int) -> None:
-    """Remove the heap's first of `size`."""
-    last, request = ends[size, 0], ends[size, 1]
+def _drop_first(m: Ints, ends: int, size: int) -> None:
+    """Remove the first of the heap's `size` entries."""
+    last, request = m[ends + 2 * size], m[ends + 2 * size + 1]
     i = 1
     while 2 * i < size:
         child = 2 * i
-        if child + 1 < size and ends[child + 1, 0] < ends[child, 0]:
+        if child + 1 < size and m[ends + 2 * child + 2] < m[ends + 2 * child]:
             child += 1
-        if ends[child, 0] >= last:
+        if m[ends + 2 * child] >= last:
             break
-        ends[i, 0], ends[i, 1] = ends[child, 0], ends[child, 1]
+        m[ends + 2 * i], m[ends + 2 * i + 1] = m[ends + 2 * child], m[ends + 2 * child + 1]
         i = child
-    ends[i, 0], ends[i, 1] = last, request
+    m[ends + 2 * i], m[ends + 2 * i + 1] = last, request
 
 
 @compiled
-def finish_steps(state: State, worker: int, now: int) -> None:
-    """The planned steps are done: sequences at their last step end and give back what they held."""
-    stepper, ends = state.steppers[worker], state.ends[worker]
-    stepper[S_STEP] += stepper[S_PLAN]
-    stepper[S_CONTEXT] += stepper[S_PLAN] * stepper[S_RUNNING]
-    stepper[S_PLAN] = 0
-    while stepper[S_RUNNING] > 0 and ends[1, 0] == stepper[S_STEP]:
-        request = ends[1, 1]
-        _drop_first(ends, stepper[S_RUNNING])
-        stepper[S_RUNNING] -= 1
-        stepper[S_CONTEXT] -= state.given[request, TOTAL] + state.given[request, OUTPUT]
-        end_sequence(state, stepper, request, now)
+def finish_steps(m: Ints, stepper: int, now: int, decode_end: int) -> None:
+    """The planned steps are done; sequences at their last step end. Decode's part of them ended at `decode_end`."""
+    if m[stepper + PLAN] > 0 and m[stepper + RUNNING] > 0:
+        record(m, LOG_DECODE, m[stepper + BEGAN], decode_end, m[stepper + RUNNING], m[stepper + PLAN])
+        m[stepper + STEP] += m[stepper + PLAN]
+        m[stepper + CONTEXT] += m[stepper + PLAN] * m[stepper + RUNNING]
+        ends = m[stepper + ENDS]
+        while m[stepper + RUNNING] > 0 and m[ends + 2] == m[stepper + STEP]:
+            request = m[ends + 3]
+            _drop_first(m, ends, m[stepper + RUNNING])
+            m[stepper + RUNNING] -= 1
+            m[stepper + CONTEXT] -= kv_need(m, request)
+            end_sequence(m, stepper, request, now)
+    m[stepper + PLAN] = 0
 
 
 @compiled
-def end_sequence(state: State, stepper: Ints, request: int, now: int) -> None:
-    held = state.given[request, TOTAL] + state.given[request, OUTPUT]
-    stepper[S_ADMITTED] -= 1
-    stepper[S_KV_HELD] -= held
-    stepper[S_KV_ALL] -= held
-    state.out[request, FINISH] = now
-    state.out[request, STATUS] = 1
+def end_sequence(m: Ints, stepper: int, request: int, now: int) -> None:
+    need = kv_need(m, request)
+    m[stepper + ADMITTED] -= 1
+    m[stepper + KV_HELD] -= need
+    m[stepper + KV_ALL] -= need
+    m[request + FINISH] = now
+    m[request + STATUS] = 1
 
 
 @compiled
-def admits(stepper: Ints, need: int, max_seqs: int, kv_tokens: int) -> bool:
-    """Would a sequence that reserves `need` KV tokens be let in now?"""
-    return bool(
-        stepper[S_ADMITTED] < max_seqs and (kv_tokens < 0 or stepper[S_KV_HELD] + need <= kv_tokens)
-    )
-
-
-@compiled
-def plan_run(state: State, tables: Tables, worker: int, now: int) -> None:
+def plan_run(m: Ints, f: Floats, stepper: int, now: int) -> None:
     """Step on until a sequence ends."""
-    stepper = state.steppers[worker]
-    stepper[S_PLAN] = state.ends[worker, 1, 0] - stepper[S_STEP]
-    stepper[S_SINCE] = now
-    stepper[S_NEXT] = now + run_ns(state, tables, stepper, stepper[S_PLAN])
+    m[stepper + PLAN] = m[m[stepper + ENDS] + 2] - m[stepper + STEP]
+    m[stepper + BEGAN] = now
+    m[stepper + NEXT_AT] = now + run_ns(m, f, stepper, m[stepper + PLAN])
 
 
 @compiled
-def run_ns(state: State, tables: Tables, stepper: Ints, steps: int) -> int:
+def step_ns(m: Ints, f: Floats, batch: int, context: float) -> float:
+    """One step of `batch` sequences at this mean context, unrounded."""
+    row = m[DECODE_ROWS] + batch * m[DECODE_POINTS]
+    return noted(m, AT_DECODE, batch, context, linear(f, m[DECODE_AXIS], m[DECODE_POINTS], row, context))
+
+
+@compiled
+def run_ns(m: Ints, f: Floats, stepper: int, steps: int) -> int:
     """Duration of the running batch's next `steps` steps."""
-    batch = stepper[S_RUNNING]
-    context = stepper[S_CONTEXT] / batch
-    row = tables.decode[batch]
-    state.reach[AT_DECODE, 0] = max(state.reach[AT_DECODE, 0], batch)
-    state.reach[AT_DECODE, 1] = max(state.reach[AT_DECODE, 1], int(context) + steps)
-    if linear(tables.decode_tokens, row, context) < 0.0 or (
-        linear(tables.decode_tokens, row, context + steps - 1) < 0.0
-    ):
-        state.tally[NEGATIVE] = 1 + AT_DECODE
-        return 0
-    return int(steps_ns(tables.decode_tokens, row, context, steps))
+    batch = m[stepper + RUNNING]
+    context = m[stepper + CONTEXT] / batch
+    if m[DECODE_POINTS] > 1:
+        step_ns(m, f, batch, context)
+    step_ns(m, f, batch, context + steps - 1)
+    row = m[DECODE_ROWS] + batch * m[DECODE_POINTS]
+    return int(max(0, steps_ns(f, m[DECODE_AXIS], m[DECODE_POINTS], row, context, steps)))
 
 
 @compiled
-def cut_run(stepper: Ints, tables: Tables, when: int) -> None:
+def cut_run(m: Ints, f: Floats, stepper: int, when: int) -> None:
     """End the run under way at the first step boundary at or after `when`."""
-    batch = stepper[S_RUNNING]
-    context = stepper[S_CONTEXT] / batch
-    row = tables.decode[batch]
-    steps = steps_until(tables.decode_tokens, row, context, when - stepper[S_SINCE], stepper[S_PLAN])
-    if steps < stepper[S_PLAN]:
-        stepper[S_PLAN] = steps
-        stepper[S_NEXT] = stepper[S_SINCE] + steps_ns(tables.decode_tokens, row, context, steps)
-
-
-@compiled
-def emptiest(state: State, kv_tokens: int) -> int:
-    """The worker with most free KV tokens (fewest sequences where KV is unlimited), waiting ones counted."""
-    best, least = 0, -1
-    for w in range(len(state.steppers)):
-        stepper = state.steppers[w]
-        load = stepper[S_KV_ALL] if kv_tokens >= 0 else stepper[S_ADMITTED] + stepper[COUNT]
-        if least < 0 or load < least:
-            best, least = w, load
-    return best
+    batch = m[stepper + RUNNING]
+    context = m[stepper + CONTEXT] / batch
+    axis, points = m[DECODE_AXIS], m[DECODE_POINTS]
+    row = m[DECODE_ROWS] + batch * points
+    elapsed = when - m[stepper + BEGAN]
+    steps = steps_until(f, axis, points, row, context, elapsed, m[stepper + PLAN])
+    if steps < m[stepper + PLAN]:
+        m[stepper + PLAN] = steps
+        m[stepper + NEXT_AT] = m[stepper + BEGAN] + steps_ns(f, axis, points, row, context, steps)

@@ -1,167 +1,180 @@
 """Latencies as the kernel reads them: for one deployment, in ns, with what is constant folded in.
 
-A stage's grid over (sm, batch, tokens) is multilinear, so that fixing the share, or the share and
-the batch, and keeping the profiled points of the other axes loses nothing.
+A stage's grid over (sm, batch, tokens) is multilinear, so fixing the share, or the share and the
+batch, and keeping the profiled points of the other axes loses nothing. In `f`:
+
+| table | rows | by |
+|---|---|---|
+| ENCODE | B+1 | batch, each at its own share x*(batch) |
+| ENCODE_B | B+1 | the same beside a prefill |
+| PREFILL | (B+1) x batch points | level, batch point; level 0 is the whole GPU, n what x*(n) leaves |
+| PREFILL_B | (B+1) x batch points | the same beside an encode batch |
+| DECODE | S+1 | batch, whole GPU |
+
+each row over the stage's token points (AXIS, POINTS).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.compiled import compiled
 from has.latency.lookup import Grid, interpolate
-from has.sim.columns import AT_ENCODE, AT_PREFILL, NEGATIVE
+from has.sim.compiled import compiled
+from has.sim.memory import (
+    AT_ENCODE,
+    AT_PREFILL,
+    ENCODE_AXIS,
+    ENCODE_B_AXIS,
+    ENCODE_B_POINTS,
+    ENCODE_B_ROWS,
+    ENCODE_POINTS,
+    ENCODE_ROWS,
+    NEGATIVE,
+    PREFILL_AXIS,
+    PREFILL_B_AXIS,
+    PREFILL_B_BATCHES,
+    PREFILL_B_N_BATCHES,
+    PREFILL_B_POINTS,
+    PREFILL_B_ROWS,
+    PREFILL_BATCHES,
+    PREFILL_N_BATCHES,
+    PREFILL_POINTS,
+    PREFILL_ROWS,
+    REACH,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Tables(NamedTuple):
-    """Latencies in ns. B the encode batch bound, K a stage's token points, P its batch points.
-
-    encode_tokens [K], encode [B+1, K]            by batch, each at its own share x*(batch)
-    beside_tokens [K'], encode_beside [B+1, K']   beside a prefill; empty where the profile has none
-    prefill_batch [P], prefill_tokens [K], prefill [B+1, P, K]   level 0: whole GPU; level n: beside x*(n)
-    ... and beside an encode, levels 1.. (empty where the profile has none)
-    decode_tokens [K], decode [S+1, K]            by batch, whole GPU
-    prefill_share [B+1]                           percent of the SMs at each level
-    """
-
-    encode_tokens: Floats
-    encode: Floats
-    encode_beside_tokens: Floats
-    encode_beside: Floats
-    prefill_batch: Floats
-    prefill_tokens: Floats
-    prefill: Floats
-    prefill_beside_batch: Floats
-    prefill_beside_tokens: Floats
-    prefill_beside: Floats
-    decode_tokens: Floats
-    decode: Floats
-    prefill_share: Floats
-
-
 @compiled
-def rows_at(
-    sm: Floats, batch: Floats, tokens: Floats, values: Floats, shares: Floats, most: int
-) -> Floats:
-    """ns at (n, each token point), n = 0..most, at share shares[n]; row 0 is that of no batch at all."""
-    rows = np.zeros((most + 1, len(tokens)))
-    for n in range(1, most + 1):
+def fill_rows(
+    sm: Floats, batch: Floats, tokens: Floats, values: Floats, shares: Floats, rows: Floats
+) -> None:
+    """rows[n, k]: ns of a batch of n at token point k and share shares[n]; row 0, no batch, is 0."""
+    for k in range(len(tokens)):
+        rows[0, k] = 0.0
+    for n in range(1, len(shares)):
         for k in range(len(tokens)):
             rows[n, k] = 1e9 * interpolate(sm, batch, tokens, values, shares[n], float(n), tokens[k])
-    return rows
 
 
 @compiled
-def planes_at(sm: Floats, batch: Floats, tokens: Floats, values: Floats, shares: Floats) -> Floats:
-    """ns at (share, each batch point, each token point); NaN where the share is 0."""
-    planes = np.empty((len(shares), len(batch), len(tokens)))
+def fill_planes(
+    sm: Floats, batch: Floats, tokens: Floats, values: Floats, shares: Floats, planes: Floats
+) -> None:
+    """planes[level, b, k]: ns at batch point b, token point k, share shares[level]; 0 at share 0, where nothing runs."""
     for level in range(len(shares)):
         for b in range(len(batch)):
             for k in range(len(tokens)):
+                planes[level, b, k] = 0.0
                 if shares[level] > 0.0:
                     planes[level, b, k] = 1e9 * interpolate(
                         sm, batch, tokens, values, shares[level], batch[b], tokens[k]
                     )
-                else:
-                    planes[level, b, k] = np.nan
+
+
+@compiled
+def fill_delays(sm: Floats, batch: Floats, tokens: Floats, values: Floats, sizes: Ints, result: Ints) -> None:
+    """Latency of one request each on the whole GPU, by its size, rounded to ns."""
+    for i in range(len(sizes)):
+        seconds = interpolate(sm, batch, tokens, values, 100.0, 1.0, float(sizes[i]))
+        result[i] = int(np.rint(seconds * 1e9))
+
+
+def rows_of(grid: Grid, shares: Floats) -> Floats:
+    """float64[len(shares), K]; see `fill_rows`."""
+    rows = np.empty((len(shares), len(grid.tokens)))
+    fill_rows(grid.sm, grid.batch, grid.tokens, grid.values, shares, rows)
+    return rows
+
+
+def planes_of(grid: Grid, shares: Floats) -> Floats:
+    """float64[len(shares), P, K]; see `fill_planes`."""
+    planes = np.empty((len(shares), len(grid.batch), len(grid.tokens)))
+    fill_planes(grid.sm, grid.batch, grid.tokens, grid.values, shares, planes)
     return planes
 
 
-def rows(grid: Grid, shares: Floats) -> Floats:
-    """`rows_at` of a grid, for batches up to len(shares) - 1."""
-    result: Floats = rows_at(grid.sm, grid.batch, grid.tokens, grid.values, shares, len(shares) - 1)
-    return result
-
-
-def planes(grid: Grid, shares: Floats) -> Floats:
-    """`planes_at` of a grid."""
-    result: Floats = planes_at(grid.sm, grid.batch, grid.tokens, grid.values, shares)
-    return result
-
-
-@compiled
-def delays(batch: Floats, tokens: Floats, plane: Floats, sizes: Ints) -> Ints:
-    """Latency of one request each, by its size, rounded to ns."""
+def delays_of(grid: Grid, sizes: Ints) -> Ints:
+    """int64[N] ns; see `fill_delays`."""
     result = np.empty(len(sizes), np.int64)
-    for i in range(len(sizes)):
-        result[i] = int(np.rint(bilinear(batch, tokens, plane, 1.0, float(sizes[i]))))
+    fill_delays(grid.sm, grid.batch, grid.tokens, grid.values, np.ascontiguousarray(sizes), result)
     return result
 
 
 @compiled
-def linear(axis: Floats, values: Floats, x: float) -> float:
+def linear(f: Floats, axis: int, points: int, row: int, x: float) -> float:
     """Piecewise linear, end segments prolonged; one point is constant."""
-    if len(axis) == 1:
-        return float(values[0])
+    if points == 1:
+        return float(f[row])
     k = 0
-    while k < len(axis) - 2 and x >= axis[k + 1]:
+    while k < points - 2 and x >= f[axis + k + 1]:
         k += 1
-    low = values[k]
-    return float(low + (values[k + 1] - low) * ((x - axis[k]) / (axis[k + 1] - axis[k])))
+    low = f[row + k]
+    return float(low + (f[row + k + 1] - low) * ((x - f[axis + k]) / (f[axis + k + 1] - f[axis + k])))
 
 
 @compiled
-def bilinear(batch: Floats, tokens: Floats, plane: Floats, n: float, x: float) -> float:
+def _bilinear(
+    f: Floats, axis: int, points: int, batches: int, n_batches: int, plane: int, n: float, x: float
+) -> float:
     """The same in batch and tokens."""
-    if len(batch) == 1:
-        return linear(tokens, plane[0], x)
+    if n_batches == 1:
+        return linear(f, axis, points, plane, x)
     b = 0
-    while b < len(batch) - 2 and n >= batch[b + 1]:
+    while b < n_batches - 2 and n >= f[batches + b + 1]:
         b += 1
-    low = linear(tokens, plane[b], x)
-    if n == batch[b]:
+    low = linear(f, axis, points, plane + b * points, x)
+    if n == f[batches + b]:
         return low
-    return low + (linear(tokens, plane[b + 1], x) - low) * ((n - batch[b]) / (batch[b + 1] - batch[b]))
+    high = linear(f, axis, points, plane + (b + 1) * points, x)
+    return float(low + (high - low) * ((n - f[batches + b]) / (f[batches + b + 1] - f[batches + b])))
 
 
 @compiled
-def note(reach: Ints, tally: Ints, stage: int, batch: int, tokens: float, latency: float) -> float:
-    """Remember how far out a look-up went; a negative latency is remembered and counts as 0."""
-    if batch > reach[stage, 0]:
-        reach[stage, 0] = batch
-    if tokens > reach[stage, 1]:
-        reach[stage, 1] = int(np.ceil(tokens))
+def noted(m: Ints, stage: int, batch: int, tokens: float, latency: float) -> float:
+    """`latency`, remembering how far out the look-up went; a negative one is remembered and counts as 0."""
+    at = REACH + 2 * stage
+    if batch > m[at]:
+        m[at] = batch
+    if tokens > m[at + 1]:
+        m[at + 1] = int(np.ceil(tokens))
     if latency < 0.0:
-        tally[NEGATIVE] = 1 + stage
+        m[NEGATIVE] = 1 + stage
         return 0.0
     return latency
 
 
 @compiled
-def encode_ns(tables: Tables, reach: Ints, tally: Ints, batch: int, tokens: float) -> float:
-    latency = linear(tables.encode_tokens, tables.encode[batch], tokens)
-    return note(reach, tally, AT_ENCODE, batch, tokens, latency)
+def encode_ns(m: Ints, f: Floats, batch: int, tokens: float) -> float:
+    row = m[ENCODE_ROWS] + batch * m[ENCODE_POINTS]
+    return noted(m, AT_ENCODE, batch, tokens, linear(f, m[ENCODE_AXIS], m[ENCODE_POINTS], row, tokens))
 
 
 @compiled
-def encode_beside_ns(tables: Tables, reach: Ints, tally: Ints, batch: int, tokens: float) -> float:
-    latency = linear(tables.encode_beside_tokens, tables.encode_beside[batch], tokens)
-    return note(reach, tally, AT_ENCODE, batch, tokens, latency)
+def encode_beside_ns(m: Ints, f: Floats, batch: int, tokens: float) -> float:
+    row = m[ENCODE_B_ROWS] + batch * m[ENCODE_B_POINTS]
+    latency = linear(f, m[ENCODE_B_AXIS], m[ENCODE_B_POINTS], row, tokens)
+    return noted(m, AT_ENCODE, batch, tokens, latency)
 
 
 @compiled
-def prefill_ns(tables: Tables, reach: Ints, tally: Ints, level: int, batch: int, tokens: float) -> float:
-    latency = bilinear(
-        tables.prefill_batch, tables.prefill_tokens, tables.prefill[level], float(batch), tokens
+def prefill_ns(m: Ints, f: Floats, level: int, batch: int, tokens: float) -> float:
+    points, n_batches = m[PREFILL_POINTS], m[PREFILL_N_BATCHES]
+    plane = m[PREFILL_ROWS] + level * n_batches * points
+    latency = _bilinear(
+        f, m[PREFILL_AXIS], points, m[PREFILL_BATCHES], n_batches, plane, float(batch), tokens
     )
-    return note(reach, tally, AT_PREFILL, batch, tokens, latency)
+    return noted(m, AT_PREFILL, batch, tokens, latency)
 
 
 @compiled
-def prefill_beside_ns(
-    tables: Tables, reach: Ints, tally: Ints, level: int, batch: int, tokens: float
-) -> float:
-    latency = bilinear(
-        tables.prefill_beside_batch,
-        tables.prefill_beside_tokens,
-        tables.prefill_beside[level],
-        float(batch),
-        tokens,
+def prefill_beside_ns(m: Ints, f: Floats, level: int, batch: int, tokens: float) -> float:
+    points, n_batches = m[PREFILL_B_POINTS], m[PREFILL_B_N_BATCHES]
+    plane = m[PREFILL_B_ROWS] + level * n_batches * points
+    latency = _bilinear(
+        f, m[PREFILL_B_AXIS], points, m[PREFILL_B_BATCHES], n_batches, plane, float(batch), tokens
     )
-    return note(reach, tally, AT_PREFILL, batch, tokens, latency)
+    return noted(m, AT_PREFILL, batch, tokens, latency)

@@ -1,0 +1,22 @@
+"""How the kernel is compiled: as everything in HAS, and without reference counts.
+
+The kernel allocates nothing and hands no array out, so counting references to its two arrays at every
+call would be pure cost: an atomic increment each, most of the time of a run. numba's switch for it is
+not public; where a version lacks it, the kernel is the same and slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    try:
+        return cast(F, numba.njit(cache=True, _nrt=False)(function))
+    except (KeyError, TypeError):
+        return cast(F, numba.njit(cache=True)(function))
