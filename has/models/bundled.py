@@ -143,4 +143,5 @@ def draw_weights(model: torch.nn.Module, name: str, seed: int) -> None:
         elif "embed" in key and "patch" not in key:  # token and position tables, class tokens
             parameter.copy_(noise)
         else:
-            parameter.copy_(noise / math.sqrt(parameter[0].numel()))
+            stacked = "experts" in key  # [experts, out, in], where others are [out, in, ...]
+            parameter.copy_(noise / math.sqrt(parameter[0, 0].numel() if stacked else parameter[0].numel()))

@@ -69,7 +69,7 @@ class StageModel:
     """One model on one device. Not for two threads in the same stage at once; encode and prefill may overlap.
 
     Attributes: `kv_shape` = (layers, 2, kv_heads, head_dim); `weights_bytes` {encoder, lm};
-    `kv_bytes_per_token`; `width` of an embedding; `eos` None where generation never ends by itself.
+    `kv_bytes_per_token`; `width` of an embedding as it travels; `eos` None where generation never ends by itself.
     """
 
     name: str
@@ -85,7 +85,7 @@ class StageModel:
         parameters = self.family.model.parameters
         self.device: torch.device = next(parameters()).device
         self.dtype: torch.dtype = self.family.embed.weight.dtype
-        self.width = text.hidden_size
+        self.width = self.family.embedding_width
         self.vocab_size = text.vocab_size
         self.kv_shape = (text.num_hidden_layers, 2, text.num_key_value_heads, head_dim)
         layers, two, heads, size = self.kv_shape
@@ -139,7 +139,7 @@ class StageModel:
             cache = ChunkCache([chunk.kv for chunk in chunks], spans, self.kv_shape)
             mask = chunk_mask([chunk.start for chunk in chunks], spans, self.device)
         hidden = self.family.language_model(
-            inputs_embeds=inputs,
+            **self.family.inputs(inputs),
             attention_mask=mask,
             position_ids=positions if self.family.mrope else positions[0],
             cache=cache,
@@ -196,7 +196,8 @@ class StageModel:
 
     def _embed(self, prompt: PromptInput) -> Tensor:
         ids = torch.tensor(list(prompt.ids), device=self.device)
-        embedded: Tensor = self.family.embed(ids)
+        text: Tensor = self.family.embed(ids)
+        embedded = torch.nn.functional.pad(text, (0, self.width - text.shape[-1]))
         if prompt.embeddings:
             media = torch.isin(ids, torch.tensor(sorted(self.family.placeholders), device=self.device))
             embedded[media] = torch.cat([e.to(self.device, self.dtype) for e in prompt.embeddings])

@@ -11,10 +11,10 @@ import transformers as hf
 
 from has.models.bundled import draw_weights
 from has.models.families import family_of
-from has.models.image_rules import AnyresRule
+from has.models.image_rules import AnyresRule, PixelGridRule
 from has.models.media import Grid, MediaInput
-from has.models.pixels import anyres
-from has.models.stage_model import StageModel
+from has.models.pixels import anyres, patches
+from has.models.stage_model import ChunkInput, StageModel
 from tests.models.conftest import Case, answer_alone
 from tests.models.test_media import picture
 
@@ -94,3 +94,81 @@ def test_llava_next_is_generate(llava_next: StageModel, sizes: list[tuple[int, i
     answer = answer_alone(llava_next, request, 24)
     assert answer == reference
     assert len(set(answer)) > 5
+
+
+VIDEO, OPEN, CLOSE = 11, 8, 9
+
+
+@pytest.fixture(scope="module", params=["dense", "experts"])
+def qwen3_vl(request: pytest.FixtureRequest) -> StageModel:
+    vision = {
+        "depth": 3,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 2,
+        "out_hidden_size": 128,
+        "patch_size": 16,
+        "deepstack_visual_indexes": [0, 1],
+        "num_position_embeddings": 64,
+    }
+    text = {
+        "vocab_size": 512,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 5, 5]},
+    }
+    ids = {
+        "image_token_id": IMAGE,
+        "video_token_id": VIDEO,
+        "vision_start_token_id": OPEN,
+        "vision_end_token_id": CLOSE,
+    }
+    if request.param == "dense":
+        config = hf.Qwen3VLConfig(vision_config=vision, text_config=text, tie_word_embeddings=False, **ids)
+        return built(hf.Qwen3VLForConditionalGeneration(config))
+    text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    config = hf.Qwen3VLMoeConfig(vision_config=vision, text_config=text, tie_word_embeddings=False, **ids)
+    return built(hf.Qwen3VLMoeForConditionalGeneration(config))
+
+
+def test_qwen3_vl_is_generate(qwen3_vl: StageModel) -> None:
+    """An image, and a clip whose every step stands alone; deeper features travel with the embeddings."""
+    rule = PixelGridRule(
+        patch=16, min_pixels=32 * 32, max_pixels=96 * 96, video_min_pixels=1024, video_max_pixels=40_000,
+        video_total=True, whole_groups=False, centred=True,
+    )  # fmt: skip
+    media = []
+    for kind, frames in [("image", [picture(100, 60)]), ("video", [picture(80, 90, s) for s in range(6)])]:
+        flat, grid = patches(frames, rule, video=kind == "video")
+        media.append(MediaInput(kind, {"pixels": flat}, grid[0] * grid[1] * grid[2] // 4, Grid(kind, *grid)))
+    step = media[1].tokens // 3
+    ids = [1, 50, OPEN, *[IMAGE] * media[0].tokens, CLOSE, 60]
+    for stamp in (70, 71, 72):
+        ids += [stamp, OPEN, *[VIDEO] * step, CLOSE]
+    request = Case(media, [*ids, 80, 81])
+    tensor = torch.tensor([request.ids])
+    reference = qwen3_vl.family.model.generate(
+        input_ids=tensor,
+        attention_mask=torch.ones_like(tensor),
+        pixel_values=torch.from_numpy(media[0].arrays["pixels"]),
+        image_grid_thw=torch.tensor([media[0].grid[1:4]]),
+        pixel_values_videos=torch.from_numpy(media[1].arrays["pixels"]),
+        video_grid_thw=torch.tensor([media[1].grid[1:4]]),
+        mm_token_type_ids=(tensor == IMAGE).int() + 2 * (tensor == VIDEO).int(),
+        max_new_tokens=24,
+        do_sample=False,
+    )[0, len(request.ids) :].tolist()
+    embeddings = qwen3_vl.encode(media)
+    assert [tuple(e.shape) for e in embeddings] == [(item.tokens, 3 * 128) for item in media]
+    assert qwen3_vl.width == 3 * 128
+    answer = answer_alone(qwen3_vl, request, 24)
+    assert answer == reference
+    assert len(set(answer)) > 5
+    prompt = request.prompt(qwen3_vl)
+    part = qwen3_vl.prefill_chunk([ChunkInput(prompt, 0, 20)])[0]
+    rest = qwen3_vl.prefill_chunk([ChunkInput(prompt, 20, len(prompt.ids), part.kv)])[0]
+    torch.testing.assert_close(rest.logits, qwen3_vl.prefill([prompt])[0].logits, rtol=1e-4, atol=1e-4)

@@ -9,12 +9,23 @@ from has.models.families.base import Family
 from has.models.families.internvl import InternVL
 from has.models.families.llava_next import LlavaNext
 from has.models.families.qwen2_5_vl import Qwen2_5VL
+from has.models.families.qwen3_vl import Qwen3VL, Qwen3VLMoe
 from has.models.families.voxtral import Voxtral
 
-FAMILIES: tuple[type[Family], ...] = (InternVL, LlavaNext, Qwen2_5VL, Voxtral)
+FAMILIES: tuple[type[Family], ...] = (InternVL, LlavaNext, Qwen2_5VL, Qwen3VL, Qwen3VLMoe, Voxtral)
 
 
-__all__ = ["FAMILIES", "Family", "InternVL", "LlavaNext", "Qwen2_5VL", "Voxtral", "family_of"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "InternVL",
+    "LlavaNext",
+    "Qwen2_5VL",
+    "Qwen3VL",
+    "Qwen3VLMoe",
+    "Voxtral",
+    "family_of",
+]
 
 
 def family_of(model: Any) -> Family:

@@ -49,6 +49,15 @@ class Family(ABC):
     def encode(self, kind: str, media: Sequence[MediaInput]) -> list[Tensor]:
         """Embeddings [tokens, width] of items of one modality, in one forward pass."""
 
+    @property
+    def embedding_width(self) -> int:
+        """Width of an embedding as it travels from encode to prefill."""
+        return int(self.text_config.hidden_size)
+
+    def inputs(self, embedded: Tensor) -> dict[str, Any]:
+        """What the language model is given for prompts [n, T, embedding_width]."""
+        return {"inputs_embeds": embedded}
+
     def positions(self, ids: Sequence[int], grids: Sequence[Grid]) -> tuple[Tensor, int]:
         """Rotary positions [3, T] of a prompt on the model's device, and that of the token after it."""
         return torch.arange(len(ids)).expand(3, -1), len(ids)
