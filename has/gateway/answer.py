@@ -75,8 +75,7 @@ class Answer:
                         break
             _whole(finish)
         except Refused as error:
-            outcome = f"refused: {error.reason}"
-            self._metrics.refused(error.reason)
+            outcome = f"refused: {error.reason}"  # the service has told its observer
             raise
         except InputError:
             outcome = "bad_request"

@@ -83,6 +83,10 @@ class Metrics(Observer):
         self._route_tokens = self._counter("prefill_tokens_routed", "Their prompt and media tokens", "route")
         self.registry.register(_StateCollector(self))
 
+    def watch(self, state: Callable[[], ServiceState]) -> None:
+        """Ask `state` from now on: a service is often made after the metrics it reports to."""
+        self._state = state
+
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)

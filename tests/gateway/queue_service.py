@@ -16,7 +16,7 @@ from has.errors import InputError
 from has.gateway.errors import Interrupted, Refused, Unavailable
 from has.gateway.http import create_app
 from has.gateway.job import Job, TokenEvent
-from has.gateway.observer import EncodeWorkerState, ServiceState
+from has.gateway.observer import EncodeWorkerState, Observer, ServiceState
 from has.gateway.server import http_server, listen
 
 MODEL = "tiny-image"
@@ -74,7 +74,8 @@ class QueueService:
     model = MODEL
     max_model_len = 8192
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
+        self.observer = observer or Observer()
         self.jobs: list[Job] = []
         self.cancelled = threading.Event()
         self.why_not: str | None = None
@@ -89,6 +90,7 @@ class QueueService:
     async def submit(self, job: Job) -> QueueTokens:
         first = job.messages[-1].text.split(" ")[0]
         if first == "refused":
+            self.observer.refused("queue")
             raise Refused(2.4, "queue")
         if first == "unavailable":
             raise Unavailable("no decode worker is left")

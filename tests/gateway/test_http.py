@@ -13,10 +13,12 @@ import openai
 import pytest
 import soundfile
 from PIL import Image
-from queue_service import MODEL, chat, serving_queue
+from queue_service import MODEL, QueueService, chat, serving, serving_queue
 
 from has.errors import InputError, RunError
+from has.gateway.http import create_app
 from has.gateway.limits import Limits
+from has.gateway.metrics import Metrics
 from has.gateway.server import listen
 from has.models.media import MediaLimits
 
@@ -426,7 +428,10 @@ class TestOperations:
         assert body["data"][0]["max_model_len"] == 8192
 
     def test_metrics(self):
-        with serving_queue() as (_, client):
+        metrics = Metrics(MODEL)
+        service = QueueService(metrics)
+        metrics.watch(service.state)
+        with serving(create_app(service, metrics=metrics)) as url, httpx.Client(base_url=url) as client:
             client.post(CHAT, json=chat("one two three"))
             client.post(CHAT, json=chat("one two", max_tokens=1, stream=True))
             client.post(CHAT, json=chat("refused"))
