@@ -128,11 +128,9 @@ def _load(arguments: list[str]) -> None:
     parent, opener, argument, worker, *descriptors = arguments
     host.die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the maker's to handle
-    make_worker = _named(worker)
-    import torch
-
-    torch.set_num_threads(1)
-    opened = _named(opener)(argument)
+    make_worker, open_it = _named(worker), _named(opener)
+    host.one_thread()  # before anything is computed: a pool of threads does not survive a fork
+    opened = open_it(argument)
     loader = os.getpid()
     children = []
     for index, descriptor in enumerate(descriptors):

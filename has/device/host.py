@@ -112,11 +112,15 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def one_thread() -> None:
+    """Let torch, where it is loaded, compute on the calling thread alone."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 def settle() -> None:
     """Ready a worker process for paced work: one compute thread, no collector pauses, precise sleeps."""
-    import torch
-
-    torch.set_num_threads(1)
+    one_thread()
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -30,6 +30,8 @@ from has.profiler.points import Measured, WorkFile, work_file_path
 
 WORKERS_PER_GPU = 3
 """Points on few SMs leave most of a slice idle; so more points than GPUs are measured at once."""
+REPEATED_SHARE = 10
+"""Of this many points one may be measured again; a host that disturbs more will not be quieter then."""
 UNSTABLE_SPREAD = 0.10
 MEASURED_ERROR = 0.05
 
@@ -143,13 +145,18 @@ def _measure(
             fleet.ask(index, {"table": nominal.to_dict(table), "seed": seed})
         waiting, running = list(missing), dict[int, Point]()
         again = set[Any]()
+        most_again = len(missing) // REPEATED_SHARE
         while waiting or running:
             for index, point in _assign(waiting, running, size, virtual_gpus):
                 fleet.send(index, {**asdict(point), **asdict(plan.sampling)})
             for index, reply in fleet.replies():
                 point = running.pop(index)
                 measured = Measured(tuple(reply["samples"]), reply["ratio"], reply["sm_percent"])
-                if measured.ratio > P90_BOUND.get(point.stage, 1.0) and point.key not in again:
+                if (
+                    measured.ratio > P90_BOUND.get(point.stage, 1.0)
+                    and point.key not in again
+                    and len(again) < most_again
+                ):
                     again.add(point.key)
                     waiting.append(point)
                     continue
