@@ -17,15 +17,16 @@ import numpy.typing as npt
 
 from has.errors import InputError
 from has.models import audio, pixels
-from has.models.audio_rules import ChunkRule
+from has.models.audio_rules import ChunkRule, Qwen2AudioRule
 from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
+from has.models.names import is_bundled
 from has.models.tokens import token_rule
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MEL_BINS = 80
-"""Mel bins of the bundled audio model."""
+MEL_BINS, LARGE_MEL_BINS = 80, 128
+"""Mel bins of the bundled audio model, and of encoders shaped like Whisper large-v3."""
 
 
 class Grid(NamedTuple):
@@ -128,11 +129,20 @@ def decode_media(
         flat, grid = pixels.patches(frames, rule, video=kind == "video")
         tokens = grid[0] * grid[1] * grid[2] // rule.merge**2
         return MediaInput(kind, {"pixels": flat}, tokens, Grid(kind, *grid, step_s=rule.temporal / rate))
+    if kind == "audio" and isinstance(rule, Qwen2AudioRule):
+        samples = _samples(data, limits)
+        tokens = rule.audio(len(samples) / audio.SAMPLE_RATE)
+        whole = np.pad(samples, (0, round(rule.max_s * audio.SAMPLE_RATE) - len(samples)))
+        heard = len(samples) // audio.HOP
+        return MediaInput(
+            kind, {"mel": audio.log_mel(whole, LARGE_MEL_BINS)[None]}, tokens, Grid(kind, heard)
+        )
     if kind == "audio" and isinstance(rule, ChunkRule):
         samples = _samples(data, limits)
         chunks = rule.chunks(len(samples) / audio.SAMPLE_RATE)
         whole = np.pad(samples, (0, round(chunks * rule.chunk_s * audio.SAMPLE_RATE) - len(samples)))
-        mel = audio.log_mel(whole, MEL_BINS).reshape(MEL_BINS, chunks, -1).transpose(1, 0, 2)
+        bins = MEL_BINS if is_bundled(model) else LARGE_MEL_BINS
+        mel = audio.log_mel(whole, bins).reshape(bins, chunks, -1).transpose(1, 0, 2)
         return MediaInput(
             kind, {"mel": np.ascontiguousarray(mel)}, chunks * rule.chunk_tokens, Grid(kind, chunks)
         )

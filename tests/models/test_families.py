@@ -9,12 +9,14 @@ import pytest
 import torch
 import transformers as hf
 
+from has.models.audio import SAMPLE_RATE
 from has.models.bundled import draw_weights
 from has.models.families import family_of
 from has.models.image_rules import AnyresRule, PixelGridRule
-from has.models.media import Grid, MediaInput
+from has.models.media import Grid, MediaInput, decode_media
 from has.models.pixels import anyres, patches
 from has.models.stage_model import ChunkInput, StageModel
+from tests.models.clips import tone
 from tests.models.conftest import Case, answer_alone
 from tests.models.test_media import picture
 
@@ -172,3 +174,58 @@ def test_qwen3_vl_is_generate(qwen3_vl: StageModel) -> None:
     part = qwen3_vl.prefill_chunk([ChunkInput(prompt, 0, 20)])[0]
     rest = qwen3_vl.prefill_chunk([ChunkInput(prompt, 20, len(prompt.ids), part.kv)])[0]
     torch.testing.assert_close(rest.logits, qwen3_vl.prefill([prompt])[0].logits, rtol=1e-4, atol=1e-4)
+
+
+AUDIO = 12
+
+
+@pytest.fixture(scope="module")
+def qwen2_audio() -> StageModel:
+    config = hf.Qwen2AudioConfig(
+        audio_config={
+            "d_model": 64,
+            "encoder_layers": 2,
+            "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 128,
+            "num_mel_bins": 128,
+        },
+        text_config={
+            "model_type": "qwen2",
+            "vocab_size": 512,
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+        },
+        audio_token_index=AUDIO,
+    )
+    return built(hf.Qwen2AudioForConditionalGeneration(config))
+
+
+def test_qwen2_audio_is_generate(qwen2_audio: StageModel) -> None:
+    """Sounds of different length, each padded to 30 s, in one prompt; the processor's mel frames and mask."""
+    sounds = [tone(1.27, SAMPLE_RATE), tone(3.5, SAMPLE_RATE)]
+    media = [decode_media("audio", samples, "qwen2-audio-7b") for samples in sounds]
+    extracted = hf.WhisperFeatureExtractor(feature_size=128)(
+        sounds,
+        sampling_rate=SAMPLE_RATE,
+        return_attention_mask=True,
+        padding="max_length",
+        return_tensors="pt",
+    )
+    mel = torch.cat([torch.from_numpy(item.arrays["mel"]) for item in media])
+    torch.testing.assert_close(mel, extracted["input_features"], rtol=0, atol=1e-4)
+    assert [item.grid.t for item in media] == extracted["attention_mask"].sum(-1).tolist()
+    request = Case(media, [1, 50, *[AUDIO] * media[0].tokens, 60, *[AUDIO] * media[1].tokens, 70, 80])
+    ids = torch.tensor([request.ids])
+    reference = qwen2_audio.family.model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        input_features=mel,
+        feature_attention_mask=extracted["attention_mask"],
+        max_new_tokens=24,
+        do_sample=False,
+    )[0, len(request.ids) :].tolist()
+    assert answer_alone(qwen2_audio, request, 24) == reference
+    assert len(set(reference)) > 5

@@ -9,10 +9,19 @@ from has.models.families.base import Family
 from has.models.families.internvl import InternVL
 from has.models.families.llava_next import LlavaNext
 from has.models.families.qwen2_5_vl import Qwen2_5VL
+from has.models.families.qwen2_audio import Qwen2Audio
 from has.models.families.qwen3_vl import Qwen3VL, Qwen3VLMoe
 from has.models.families.voxtral import Voxtral
 
-FAMILIES: tuple[type[Family], ...] = (InternVL, LlavaNext, Qwen2_5VL, Qwen3VL, Qwen3VLMoe, Voxtral)
+FAMILIES: tuple[type[Family], ...] = (
+    InternVL,
+    LlavaNext,
+    Qwen2_5VL,
+    Qwen2Audio,
+    Qwen3VL,
+    Qwen3VLMoe,
+    Voxtral,
+)
 
 
 __all__ = [
@@ -20,6 +29,7 @@ __all__ = [
     "Family",
     "InternVL",
     "LlavaNext",
+    "Qwen2Audio",
     "Qwen2_5VL",
     "Qwen3VL",
     "Qwen3VLMoe",
