@@ -43,6 +43,7 @@ class Fleet:
         self._process = subprocess.Popen(
             [
                 sys.executable,
+                "-P",  # the folder a person works in is no place to import from
                 "-m",
                 "has.device.fleet",
                 str(os.getpid()),

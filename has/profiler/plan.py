@@ -75,7 +75,7 @@ class Axes:
 
 
 AXES: dict[Size, Axes] = {
-    "quick": Axes((20, 35, 50, 65, 80, 100), (1, 2, 4, 8), (64, 192), (64, 256), (64, 512), (64, 512)),
+    "quick": Axes((20, 35, 50, 65, 80, 100), (1, 2, 4, 8), (32, 64, 128), (64, 192), (64, 256), (64, 256)),
     "full": Axes(
         (10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
         (1, 2, 3, 4, 6, 8, 12, 16),
@@ -86,7 +86,7 @@ AXES: dict[Size, Axes] = {
     ),
 }
 SAMPLING: dict[Size, Sampling] = {
-    "quick": Sampling(3, 8, 0.04, cap_s=2.0),
+    "quick": Sampling(2, 6, 0.04, cap_s=1.5),
     "full": Sampling(5, 20, 0.03, cap_s=30.0),
 }
 DECODE_REACH = 4

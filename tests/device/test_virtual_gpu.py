@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
+import threading
 
 import pytest
-from virtual import gpu
+from virtual import CALM, gpu, table
 
 from has.device.base import Iteration, Work
-from has.device.cpu import CREDIT_S, Cancelled
+from has.device.cpu import CREDIT_S, Cancelled, VirtualGpu
 from has.device.device_model import VIRTUAL_GPU
 from has.errors import InputError, MissingError
 
@@ -189,3 +191,26 @@ def test_opening_says_what_is_missing(tmp_path, monkeypatch):
         open_gpu(0, "tiny-image")
     with pytest.raises(InputError, match="no such virtual GPU"):
         open_gpu(8, "tiny-image")
+
+
+def test_two_threads_in_real_time_keep_their_order_and_never_gain():
+    device = VirtualGpu(table(), CALM)
+    works = {"encode": Work("encode", 1, 64, 40), "prefill": Work("prefill", 2, 64)}
+    spans = {lane: [] for lane in works}
+
+    def loop(lane):
+        for _ in range(3):
+            result, span = device.lanes[lane].run(lambda: lane, works[lane])
+            assert result == lane
+            spans[lane].append(span)
+
+    threads = [threading.Thread(target=loop, args=(lane,)) for lane in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for lane, of in spans.items():
+        assert len(of) == 3
+        assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(of))
+        assert all(span.duration_s >= device.meant_s(works[lane]) - 1e-9 for span in of)
+        assert all(span.ratio >= 1.0 for span in of)
