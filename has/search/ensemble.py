@@ -125,7 +125,7 @@ class SimulatedEnsemble:
 def _fit(steps: Floats, delta: Floats) -> tuple[Floats, float]:
     """Slope of `delta` [K] against `steps` [K, F] through the origin, and the rms misfit."""
     scale = float(np.mean(steps**2)) or 1.0
-    slope: Floats = np.linalg.solve(
+    slope = np.linalg.solve(
         steps.T @ steps + RIDGE * scale * len(steps) * np.eye(steps.shape[1]), steps.T @ delta
     )
-    return slope, float(np.sqrt(np.mean((delta - steps @ slope) ** 2)))
+    return np.asarray(slope, np.float64), float(np.sqrt(np.mean((delta - steps @ slope) ** 2)))

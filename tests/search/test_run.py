@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_profile, make_workload
+from small import make_profile, make_workload
 
 from has.core.profile import Profile
 from has.core.space import SearchSpace
@@ -52,7 +52,7 @@ def essence(outcome: Any) -> Any:
     """All of an outcome but its times and places."""
     said = outcome.as_json()
     said.pop("run")
-    for key in ("run", "date", "reproduce", "digests"):
+    for key in ("run", "date", "reproduce", "digests", "executor"):
         said["best"]["evidence"].pop(key, None)
     trials = [(t.kind, t.state, t.deployment.digest(), t.objective, t.figures, t.rate) for t in outcome.trials]
     return json.loads(json.dumps(said, default=str)), trials
