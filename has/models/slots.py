@@ -88,8 +88,10 @@ class DecodeSlots:
     def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """One decode step: feed `tokens[i]` to `slots[i]`, get logits [n, vocab] in the same order.
 
-        Each slot grows by one token. Raises ValueError if a slot is full.
+        Each slot grows by one token. Raises ValueError if a slot is full or stands twice.
         """
+        if len(set(slots)) != len(slots) or len(slots) != len(tokens):
+            raise ValueError("a step takes one token for each of some different slots")
         if not slots:
             return torch.empty(0, self._model.vocab_size, device=self._model.device)
         order = sorted(range(len(slots)), key=lambda index: self._row[slots[index]])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import struct
-import time
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from has.errors import InputError
 from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
@@ -120,11 +120,12 @@ def test_pictures_stand_upright_on_white() -> None:
 
 
 @pytest.mark.parametrize("side", [8_000, 60_000, 2**31 - 1])
-def test_a_bomb_is_refused_by_its_header(side: int) -> None:
-    started = time.process_time()
+def test_a_bomb_is_refused_by_its_header(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[object] = []
+    monkeypatch.setattr(PngImageFile, "load", decoded.append)
     with pytest.raises(InputError, match="image is too large"):
         decode_media("image", png_claiming(side, side), "tiny-image")
-    assert time.process_time() - started < 1  # decoding 8000 x 8000 pixels would need 200 MB
+    assert not decoded
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,8 @@ def test_slots_refuse_what_cannot_be(image_model: StageModel) -> None:
     slots.load(0, first.kv, 3)
     with pytest.raises(ValueError, match="taken"):
         slots.load(0, first.kv, 3)
+    with pytest.raises(ValueError, match="different slots"):
+        slots.step([0, 0], [5, 5])
     slots.step([0], [5])
     with pytest.raises(ValueError, match="full"):
         slots.step([0], [5])
