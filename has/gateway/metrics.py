@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from has.gateway.observer import Observer, ServiceState
+
+disable_created_metrics()  # a second series for every one, of which nobody makes use
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
