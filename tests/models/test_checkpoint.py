@@ -11,7 +11,7 @@ import torch
 from has.errors import InputError, MissingError
 from has.models.names import BUNDLED
 from has.models.stage_model import PromptInput, StageModel, load_stage_model
-from tests.models.conftest import answer_alone, case, loaded
+from tests.models.cases import answer_alone, case, loaded
 
 
 @pytest.fixture(scope="module", params=list(BUNDLED))

@@ -16,8 +16,8 @@ from has.models.image_rules import AnyresRule, PixelGridRule
 from has.models.media import Grid, MediaInput, decode_media
 from has.models.pixels import anyres, patches
 from has.models.stage_model import ChunkInput, StageModel
+from tests.models.cases import Case, answer_alone
 from tests.models.clips import tone
-from tests.models.conftest import Case, answer_alone
 from tests.models.test_media import picture
 
 IMAGE = 10

@@ -17,7 +17,7 @@ from has.models.names import BUNDLED
 from has.models.stage_model import ChunkInput, Prefilled, PromptInput, StageModel, load_stage_model
 from has.models.synthetic import synthetic_media
 from has.models.text import chat_prompt
-from tests.models.conftest import Case, answer_alone, case, generate, loaded
+from tests.models.cases import Case, answer_alone, case, generate, loaded
 
 RAGGED = [("What is it?", (64,)), ("Say more about both of these, please:", (64, 130)), ("Hm", (200,))]
 
