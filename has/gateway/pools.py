@@ -195,14 +195,14 @@ class EncodeWorker:
     def start_encode(self, now_s: float) -> Encode | None:
         due_s = self.due_s()
         now_s = self._advance(now_s)
-        if due_s is None or due_s > now_s:
+        if due_s is None:
             return None
         batch = self.batcher.take(now_s=now_s)
         if batch is None:
             return None
         for ticket in batch.items:
             self.waiting.remove(ticket)
-        start_s = max(due_s, self.encoder.start(list(batch.items)))
+        start_s = min(now_s, max(due_s, self.encoder.start(list(batch.items))))
         self._share = self._share_of(len(batch.items))
         return Encode(
             worker=self.index,

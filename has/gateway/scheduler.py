@@ -31,6 +31,7 @@ from has.gateway.pools import (
 from has.gateway.port import Admit, Command, PoolName, Refuse
 from has.policy import Admission, DeficitRouter, MicroBatcher, SmPartitioner
 from has.policy.admission import Load
+from has.policy.arguments import not_before_s, time_ns
 
 SmTable = Literal["streams"] | Iterable[SmRow] | Mapping[int, float]
 
@@ -71,7 +72,8 @@ class Scheduler:
         self._preprocesses = preprocesses
         self._token_budget = deployment.prefill_token_budget
         self._max_requests = deployment.max_prefill_requests
-        self._transfers: list[tuple[float, int, Ticket]] = []
+        # Kept in nanoseconds, like every instant that is computed: a sum of floats might never be reached.
+        self._transfers: list[tuple[int, int, Ticket]] = []
         self._sequence = 0
         self._stranded: list[Ticket] = []
         self._arrivals_at_decode: list[Ticket] = []
@@ -298,7 +300,7 @@ class Scheduler:
         """The next instant at which `advance` may have something to do without any event."""
         instants = [due for encoder in self.encoders if (due := encoder.due_s()) is not None]
         if self._transfers:
-            instants.append(self._transfers[0][0])
+            instants.append(not_before_s(self._transfers[0][0]))
         return min(instants, default=None)
 
     def advance(self, now_s: float) -> list[Command]:
@@ -320,12 +322,13 @@ class Scheduler:
     def _transfer(self, ticket: Ticket, now_s: float, transfer_s: Callable[[Ticket], float] | None) -> None:
         delay_s = transfer_s(ticket) if transfer_s is not None else 0.0
         self._sequence += 1
-        heapq.heappush(self._transfers, (now_s + delay_s, self._sequence, ticket))
+        heapq.heappush(self._transfers, (time_ns(now_s + delay_s), self._sequence, ticket))
 
     def _land_transfers(self, now_s: float) -> None:
-        while self._transfers and self._transfers[0][0] <= now_s:
-            ready_s, _, ticket = heapq.heappop(self._transfers)
-            ticket.ready_s = ready_s
+        now_ns = time_ns(now_s)
+        while self._transfers and self._transfers[0][0] <= now_ns:
+            ready_ns, _, ticket = heapq.heappop(self._transfers)
+            ticket.ready_s = ready_ns / 1e9
             if ticket.state == "remote":
                 self.remote.queue.append(ticket)
             else:

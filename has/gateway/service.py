@@ -20,7 +20,7 @@ from typing import assert_never
 from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
 from has.gateway.job import FinishReason, Job, MediaRef, TokenEvent
 from has.gateway.observer import EncodeWorkerState, Observer, ServiceState
-from has.gateway.pools import Ticket
+from has.gateway.pools import Lane, Ticket
 from has.gateway.port import (
     Back,
     Command,
@@ -267,17 +267,20 @@ class Service:
             case Preprocessed():
                 self._preprocessed(event)
             case Encoded():
+                self._stage_done("encode", self.scheduler.encoders[event.worker].encoder, event)
                 self.scheduler.encoded(event.worker, event.end_s)
                 self._encode_shares.pop(event.worker, None)
-                self.observer.stage_done("encode", 0.0, event.end_s - event.start_s)
             case Prefilled():
                 for request, token in event.tokens:
                     if token >= 0 and self._token(request, token, event.end_s):
                         self.scheduler.finish(request)
                         self._over(request)
+                if event.remote:
+                    self._stage_done("prefill_remote", self.scheduler.remote.lanes[event.worker], event)
+                else:
+                    lane = self.scheduler.encoders[event.worker].prefiller
+                    self._stage_done("prefill_local", lane, event)
                 self.scheduler.prefilled(event.remote, event.worker, event.end_s)
-                stage = "prefill_remote" if event.remote else "prefill_local"
-                self.observer.stage_done(stage, 0.0, event.end_s - event.start_s)
             case Stepped():
                 for request, token in event.tokens:
                     self.scheduler.answered(request)
@@ -317,8 +320,13 @@ class Service:
                     ticket.output_tokens = min(ticket.output_tokens, self._max_model_len - ticket.tokens)
                 if not self.scheduler.decode.fits(ticket):
                     self._fail(event.request, self._refused(Refuse(event.request, "too_long", None), ticket))
+        self._stage_done("preprocess", self.scheduler.preprocess.lanes[event.server], event)
         self.scheduler.preprocessed(event.server, event.end_s)
-        self.observer.stage_done("preprocess", 0.0, event.end_s - event.start_s)
+
+    def _stage_done(self, stage: str, lane: Lane, event: Preprocessed | Encoded | Prefilled) -> None:
+        """Report a batch that is about to leave its lane: how long its first request waited, and its service."""
+        waited_s = [event.start_s - ticket.ready_s for ticket in lane.running]
+        self.observer.stage_done(stage, max(0.0, *waited_s, 0.0), event.end_s - event.start_s)
 
     def _token(self, request: int, token: int, end_s: float) -> bool:
         """Hand on a token; True if it is the request's last."""

@@ -1,0 +1,186 @@
+"""`has deploy` on the bundled runtime: a pool, a service and the HTTP API, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+import uvicorn
+
+from has.core.deployment import Deployment
+from has.core.profile import Profile
+from has.device.calibrate import nominal_table
+from has.gateway.http import create_app
+from has.gateway.metrics import Metrics
+from has.gateway.scheduler import SmTable
+from has.gateway.server import DRAIN_S, http_server, listen
+from has.gateway.service import Service
+from has.models.bench import open_bench
+from has.policy import SmPartitioner
+from has.runtime.pool import WarmPool, plan_roles
+from has.runtime.start import open_service
+
+MAX_QUEUE = 256
+"""Requests without a first token that a server takes on before it answers 429, where the deployment names no bound."""
+BENCH = f"{open_bench.__module__}:{open_bench.__name__}"
+
+Say = Callable[[str], None]
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def sm_table_of(deployment: Deployment, profile: Profile | None) -> SmTable:
+    """The table in force: the deployment's, else the profile's, else no partition."""
+    if deployment.sm_table is not None:
+        return deployment.sm_table
+    if profile is None or deployment.topology != "disaggregated":
+        return "streams"
+    partitioner = SmPartitioner.from_profile(
+        profile, deployment.encode_slowdown_budget, deployment.encode_batch or 1
+    )
+    return partitioner.sm_table
+
+
+def with_age_cap(deployment: Deployment, say: Say) -> Deployment:
+    """`deployment` with a bound on how long an encode batch may wait, from its SLO where it names none.
+
+    Without one a lone request waits out the gap of whatever rate was seen last, and for ever where
+    none was. A quarter of the TTFT bound is half of what is left if the work itself takes half of it.
+    """
+    if deployment.max_wait_ms is not None or (deployment.encode_batch or 1) == 1:
+        return deployment
+    max_wait_ms = deployment.slo.ttft_ms / 4
+    say(f"max_wait_ms {max_wait_ms:g}: the deployment names none; a quarter of its TTFT bound")
+    return deployment.model_copy(update={"max_wait_ms": max_wait_ms})
+
+
+def serve(
+    deployment: Deployment,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    served_model_names: Sequence[str] = (),
+    allowed_media_domains: Sequence[str] = (),
+    profile: Profile | None = None,
+    total_share: float | None = None,
+    drain_s: float = DRAIN_S,
+    say: Say = to_stderr,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve `deployment` on http://host:port until SIGINT or SIGTERM, then drain and end.
+
+    Blocks; to be called from the main thread. `on_ready` is called with the base URL once a chat
+    would be answered. `port` 0 takes any free one. Raises MissingError for a deployment that the
+    bundled runtime does not run, InfeasibleError where its memory does not suffice, RunError where
+    the port is taken or the workers do not start; leaves nothing behind in any case.
+    """
+    plan_roles(deployment, deployment.gpus)
+    deployment = with_age_cap(deployment, say)
+    sock = listen(host, port)
+    try:
+        pool = _warm_pool(deployment, total_share, say)
+        try:
+            asyncio.run(
+                _serve(
+                    deployment,
+                    pool,
+                    sock,
+                    api_key=api_key,
+                    served_model_names=served_model_names,
+                    allowed_media_domains=allowed_media_domains,
+                    sm_table=sm_table_of(deployment, profile),
+                    drain_s=drain_s,
+                    say=say,
+                    on_ready=on_ready,
+                )
+            )
+        finally:
+            pool.close()
+    finally:
+        sock.close()
+
+
+def _warm_pool(deployment: Deployment, total_share: float | None, say: Say) -> WarmPool:
+    from has.device.nominal import kept
+    from has.models.names import is_bundled
+
+    table = None
+    if is_bundled(deployment.model):
+        if kept(deployment.model, total_share) is None:
+            say(f"measuring what {deployment.model} costs on this CPU, once (some ten seconds)")
+        table = nominal_table(deployment.model, BENCH, total_share=total_share)
+    return WarmPool(deployment.model, deployment.gpus, nominal=table)
+
+
+async def _serve(
+    deployment: Deployment,
+    pool: WarmPool,
+    sock: socket.socket,
+    *,
+    api_key: str | None,
+    served_model_names: Sequence[str],
+    allowed_media_domains: Sequence[str],
+    sm_table: SmTable,
+    drain_s: float,
+    say: Say,
+    on_ready: Callable[[str], None],
+) -> None:
+    services: list[Service] = []
+    name = served_model_names[0] if served_model_names else deployment.model
+    metrics = Metrics(name, lambda: services[0].state())
+    max_queue = deployment.max_queue or MAX_QUEUE
+    service = await open_service(
+        deployment,
+        pool,
+        media_rate=deployment.rate,
+        online=deployment.rate_estimate != "known" or deployment.rate is None,
+        sm_table=sm_table,
+        max_queue=max_queue,
+        backpressure=True,
+        observer=metrics,
+    )
+    services.append(service)
+    app = create_app(
+        service,
+        api_key=api_key,
+        served_model_names=served_model_names,
+        allowed_media_domains=allowed_media_domains,
+        metrics=metrics,
+    )
+    server = http_server(app, drain_s=drain_s)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn stops on these and raises them again when it has: by then there is nothing left to do.
+        signal.signal(number, lambda *_: None)
+    url = "http://{}:{}".format(*sock.getsockname()[:2])
+    say(f"{deployment.label} serves {name} on {url} (at most {max_queue} requests wait; then 429)")
+    announced = asyncio.create_task(_announce(server, lambda: on_ready(url)))
+    drained = asyncio.create_task(_drain_with(server, service, drain_s, say))
+    try:
+        await server.serve(sockets=[sock])
+        await drained
+    finally:
+        announced.cancel()
+        drained.cancel()
+        service.stop("the service is shutting down")
+        await pool.rest()
+
+
+async def _announce(server: uvicorn.Server, ready: Callable[[], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.01)
+    ready()
+
+
+async def _drain_with(server: uvicorn.Server, service: Service, drain_s: float, say: Say) -> None:
+    """From the moment the server is told to stop, take nothing new and hurry what waits."""
+    while not server.should_exit:
+        await asyncio.sleep(0.05)
+    say("draining; once more Ctrl-C to end now")
+    if not await service.drain(drain_s):
+        say("some requests had not ended in time and were given up")
