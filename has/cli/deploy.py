@@ -73,11 +73,12 @@ def command(
         port = defaults.pick("--port", port, 8000)
         if api_key is None:
             defaults.note("--api-key", "none", "whoever reaches the port is served")
-        inputs.note_deployment_defaults(plan, defaults)
         profile = None
         if plan.topology == "disaggregated" and plan.sm_table is None:
             profile = inputs.profile_of(plan, deployment)
-            defaults.note("--profile", profile or "none", "for sm_table" if profile else "sm_table: streams")
+            if profile is not None:
+                defaults.note("--profile", profile, "for sm_table")
+        inputs.note_deployment_defaults(plan, defaults, profile=profile is not None)
         defaults.tell(t)
         if dry_run:
             _say_what_would_run(t, plan)

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,7 +60,7 @@ def examine() -> dict[str, Any]:
     """Everything `has doctor --json` says."""
     from has.device.detect import detect
 
-    devices = [_device(info) for info in detect()]
+    devices = [asdict(info) for info in detect()]
     extras = {name: [m for m in modules if not _installed(m)] for name, modules in EXTRAS.items()}
     engines = {name: _version(package) for name, package in ENGINES.items() if _installed(name)}
     shared_memory = _free_bytes(Path("/dev/shm"))
@@ -77,12 +78,6 @@ def examine() -> dict[str, Any]:
     }
     found["advice"] = _advice(found)
     return found
-
-
-def _device(info: Any) -> dict[str, Any]:
-    from dataclasses import asdict, is_dataclass
-
-    return asdict(info) if is_dataclass(info) and not isinstance(info, type) else dict(info)
 
 
 def _installed(module: str) -> bool:
@@ -154,10 +149,6 @@ def _advice(found: Mapping[str, Any]) -> list[str]:
 
 def _document(found: Mapping[str, Any]) -> Document:
     from has.report.document import Document, Section, Table, two_columns
-    from has.report.nouns import flatten
-
-    def gib(count: int | None) -> str | None:
-        return None if count is None else f"{count / 2**30:.1f} GiB"
 
     machine = two_columns(
         [
@@ -165,11 +156,11 @@ def _document(found: Mapping[str, Any]) -> Document:
             ("Python", found["python"]),
             ("system", found["system"]),
             ("cores", found["cores"]),
-            ("memory", gib(found["memory_bytes"])),
-            ("shared memory free", gib(found["shared_memory_free_bytes"])),
+            ("memory", _size(found["memory_bytes"])),
+            ("shared memory free", _size(found["shared_memory_free_bytes"])),
         ]
     )
-    devices: list[str | Table] = [*(two_columns(flatten(device)) for device in found["devices"])] or ["none"]
+    devices = [two_columns(_device_rows(device)) for device in found["devices"]]
     extras = Table(
         ("extra", "state", "for"),
         [
@@ -194,3 +185,27 @@ def _document(found: Mapping[str, Any]) -> Document:
             Section("Shipped with HAS", [shipped]),
         ],
     )
+
+
+def _device_rows(device: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What is known of a device, in words."""
+    memory = device["memory_bytes"]
+    each = "" if device["gpus"] == 1 else f"{device['gpus']} virtual GPUs, each with "
+    rows: list[tuple[str, Any]] = [
+        (device["kind"], f"{device['name']}{' (emulated device)' if device['emulated'] else ''}"),
+        ("SMs", None if device["sm_count"] is None else f"{each}{device['sm_count']}"),
+        ("memory", None if memory is None else f"{each}{_size(memory)}"),
+        ("partition", device["partition"]),
+        *((f"not {mechanism}", why) for mechanism, why in device["reasons"].items()),
+        ("driver", device["driver"]),
+        ("UUID", device["uuid"]),
+        ("MIG", {True: "on", False: "off"}.get(device["mig"])),
+        ("to do", device["mend"] or None),
+    ]
+    return [(name, value) for name, value in rows if value is not None]
+
+
+def _size(count: int | None) -> str | None:
+    if count is None:
+        return None
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

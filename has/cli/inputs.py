@@ -194,12 +194,15 @@ def slo_in_force(
     return base.model_copy(update={name: value for name, value in given.items() if value is not None})
 
 
-def note_deployment_defaults(deployment: Deployment, defaults: Defaults) -> None:
-    """Fields that change what happens and that the deployment file leaves open."""
+def note_deployment_defaults(deployment: Deployment, defaults: Defaults, *, profile: bool = True) -> None:
+    """Fields that change what happens and that the deployment file leaves open. `profile`: whether there is one."""
     from has.files.plain import short
 
     for name in ("fill_probability", "encode_slowdown_budget", "max_num_seqs", "dispatch", "first_token"):
         if name not in deployment.model_fields_set:
             defaults.note(name, short(getattr(deployment, name)), "the deployment file says nothing")
     if deployment.topology == "disaggregated" and deployment.sm_table is None:
-        defaults.note("sm_table", "derived", "from the profile, within encode_slowdown_budget")
+        if profile:
+            defaults.note("sm_table", "derived", "from the profile, within encode_slowdown_budget")
+        else:
+            defaults.note("sm_table", "streams", "there is no profile to derive one from")

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from has.errors import InputError
+
 
 def _number(text: str | float) -> float:
     try:
@@ -95,7 +97,9 @@ Model = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="auto|cuda|cpu", help="Device. auto: cuda where there is one."),
+    typer.Option(
+        "--device", metavar="auto|cuda|cpu", help="Where to measure and run. auto: this machine's device."
+    ),
 ]
 Workload = Annotated[
     Path | None, typer.Option("--workload", metavar="FILE", help="Workload file: arrivals, sizes, SLO.")
@@ -131,13 +135,6 @@ WarmupS = Annotated[
 ]
 
 
-def one_of(value: str | None, allowed: tuple[str, ...], option: str) -> str | None:
-    """`value` if it is one of `allowed`."""
-    if value is not None and value not in allowed:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
-    return value
-
-
 def choice(*allowed: str) -> Callable[[str], str]:
     """Parser of an option whose values are fixed words."""
 
@@ -152,4 +149,10 @@ def choice(*allowed: str) -> Callable[[str], str]:
 def ending(file: Path | None, allowed: tuple[str, ...], option: str) -> None:
     """Refuse a file to be written, before any work, whose ending says no kind that can be."""
     if file is not None and file.suffix.lower() not in allowed:
-        raise typer.BadParameter(f"{str(file)!r} does not end in {' or '.join(allowed)}", param_hint=option)
+        raise InputError(
+            f"unknown kind of file: {file.suffix or 'no ending'}",
+            where="argument",
+            field=option,
+            value=str(file),
+            allowed=f"a file ending in {' or '.join(allowed)}",
+        )

@@ -197,7 +197,7 @@ class _ProgressView:
 
 def _answer(profile: Profile, out: Path) -> str:
     shares = sorted({row.sm_percent for row in profile.rows})
-    stages = sorted({str(row.stage) for row in profile.rows})
+    stages = dict.fromkeys(str(row.stage) for row in profile.rows)
     return (
         f"profile of {profile.metadata.model} on {profile.metadata.device}: {len(profile.rows)} points, written to {out}\n"
         f"stages: {', '.join(stages)}; SM shares: {', '.join(f'{share:g}' for share in shares)} %\n"

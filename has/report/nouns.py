@@ -215,6 +215,7 @@ def describe_space(space: SearchSpace) -> Document:
 def describe_profile(profile: Profile) -> Document:
     """Metadata, then one table a stage and neighbour: latency against SM share, batch and tokens."""
     metadata = profile.metadata.model_dump(mode="json", exclude_none=True)
+    unstable = _unstable(metadata)
     groups: dict[tuple[str, str], list[ProfilePoint]] = {}
     for row in profile.rows:
         groups.setdefault((row.stage.value, row.beside.value), []).append(row)
@@ -222,12 +223,26 @@ def describe_profile(profile: Profile) -> Document:
     for (stage, beside), rows in groups.items():
         title = stage if beside == "none" else f"{stage} beside {beside}"
         sections.append(Section(f"{title}: {len(rows)} points", [_latency_table(rows)]))
+    if unstable:
+        sections.append(Section("Unstable points", unstable))
     meta = profile.metadata
+    words = f"{meta.source}, {len(profile.rows)} points"
+    if unstable:
+        words += f", {len(unstable)} of them unstable: the host was busy, or the device itself varies"
     return Document(
         f"Profile of {meta.model} on {meta.device}",
-        [f"{meta.source}, {len(profile.rows)} points" + (f", {meta.date}" if meta.date else "")],
+        [words + (f"; {meta.date}" if meta.date else "")],
         sections,
     )
+
+
+def _unstable(metadata: dict[str, Any]) -> list[str]:
+    """The points whose samples disagree, taken out of the metadata's notes: they are a list of their own."""
+    notes = metadata.get("notes")
+    if not isinstance(notes, dict) or not isinstance(notes.get("unstable"), list):
+        return []
+    metadata["notes"] = {key: value for key, value in notes.items() if key != "unstable"}
+    return [str(point) for point in notes["unstable"]]
 
 
 def _latency_table(rows: list[ProfilePoint]) -> Table:

@@ -20,6 +20,9 @@ from has.files.jsonl import read_lines
 from has.files.tables import save_table
 from has.search.journal import read_manifest, trial_from_line, trial_rows
 
+_NUMBERS = ("encode_batch", "prefill_offload", "bound", "value", "margin")
+"""Columns of pruned.csv that are numbers, or empty where a topology has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -60,7 +63,15 @@ def _csv_rows(path: Path) -> tuple[Mapping[str, Any], ...]:
     if not path.is_file():
         return ()
     with path.open(newline="", encoding="utf-8") as file:
-        return tuple(csv.DictReader(file))
+        return tuple({name: _cell(name, cell) for name, cell in row.items()} for row in csv.DictReader(file))
+
+
+def _cell(name: str, cell: str) -> Any:
+    if name not in _NUMBERS:
+        return cell
+    if not cell:
+        return None
+    return int(cell) if name == "encode_batch" else float(cell)
 
 
 def save_tables(run: Run, folder: Path, ending: str) -> list[Path]:

@@ -136,10 +136,18 @@ def test_a_file_that_is_not_there_and_one_that_is_a_folder(name, has, inputs) ->
         is_one_clear_message(has(*command), name)
 
 
+NO_YAML = {
+    "empty": b"",
+    "binary": b"\x00\x01\xff\xfe",
+    "not UTF-8": b"\xff" * 100,
+    "deep": b"[" * 10_000,
+    "cycle": b"a: &a [*a]",
+    "lists": b"- - -",
+}
+
+
 @pytest.mark.parametrize("name", ["d.yaml", "w.yaml", "s.yaml"])
-@pytest.mark.parametrize(
-    "content", [b"", b"\x00\x01\xff\xfe", b"\xff" * 100, b"[" * 10_000, b"a: &a [*a]", b"- - -"]
-)
+@pytest.mark.parametrize("content", NO_YAML.values(), ids=NO_YAML)
 def test_bytes_that_are_no_yaml_of_ours(name, content, has, inputs) -> None:  # type: ignore[no-untyped-def]
     (inputs / name).write_bytes(content)
     for command in READERS[name]:
