@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 from has.device import host
 from has.device.base import Span, Work
 from has.device.calibrate import Bench
-from has.device.cpu import Cancelled, VirtualGpu
+from has.device.cpu import CREDIT_S, Cancelled, VirtualGpu
 from has.device.fleet import Handler
 from has.device.gate import p90
 from has.device.nominal import Nominal, from_dict
@@ -52,7 +53,8 @@ class Measurer:
         self._gpu = VirtualGpu(table, index=self._index, seed=seed)
 
     def measure(self, point: dict[str, Any]) -> dict[str, Any]:
-        """{samples: seconds each, ratio: p90 of real/meant duration (1 where nothing is paced), sm_percent}."""
+        """{samples: seconds each, ratio: p90 of real/meant duration (1 where nothing is paced), covered: share of
+        the time that the companion really ran (1 without one), sm_percent}."""
         stage, batch, tokens = point["stage"], point["batch"], point["tokens"]
         if stage == "preprocess":
             return _unpaced(time_each(self._prepare(stage, batch, tokens), 5 * point["least"]))
@@ -65,22 +67,20 @@ class Measurer:
         work = Work(stage, batch, tokens, point["sm_asked"])
         run = self._prepare(stage, batch, tokens)
         least = point["steps"] if stage == "decode" else point["least"]
-        companion = point["companion"]
+        companion, covered = point["companion"], 1.0
         if companion is None:
             spans = repeat(gpu, run, work, least, point["spread"], point["cap_s"])
         else:
-            other = Work(
-                companion["stage"],
-                companion["batch"],
-                companion["tokens"],
-                100 - gpu.offer(point["sm_asked"]),
-            )
+            rest = 100 - gpu.offer(point["sm_asked"])
+            other = Work(companion["stage"], companion["batch"], companion["tokens"], rest)
             other_run = self._prepare(other.stage, other.batch, int(other.tokens))
-            with Beside(gpu, other_run, other):
+            with Beside(gpu, other_run, other) as beside:
                 spans = repeat(gpu, run, work, least, point["spread"], point["cap_s"])
+            covered = max(0.0, 1.0 - beside.gaps_s / (spans[-1].end_s - spans[0].start_s))
         return {
             "samples": [span.duration_s for span in spans],
             "ratio": p90([span.ratio for span in spans]),
+            "covered": covered,
             "sm_percent": gpu.offer(point["sm_asked"]),
         }
 
@@ -111,18 +111,23 @@ def agree(spans: list[Span], spread: float) -> bool:
 
 
 class Beside:
-    """Keeps `work` running on its lane, in a thread of its own, while the context is open."""
+    """Keeps `work` running on its lane, in a thread of its own, while the context is open.
+
+    gaps_s: how long in all it did not run, because the host came back too late to start it again in time.
+    """
 
     def __init__(self, gpu: VirtualGpu, run: Callable[[], object], work: Work) -> None:
         self._gpu, self._run, self._work = gpu, run, work
+        self.gaps_s = 0.0
         self._begun = threading.Event()
         self._done = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._loop, name=f"beside-{work.stage}")
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._begun.wait()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._done = True
@@ -133,10 +138,13 @@ class Beside:
 
     def _loop(self) -> None:
         host.precise_sleep()
+        lane, work = self._gpu.lanes[self._work.stage], self._work
         try:
             with suppress(Cancelled):
                 while not self._done:
-                    self._gpu.lanes[self._work.stage].run(self._noted, self._work)
+                    end_s = lane.run(self._noted, work)[1].end_s
+                    work = replace(work, ready_s=end_s)
+                    self.gaps_s += max(0.0, self._gpu.clock() - end_s - CREDIT_S)
         except Exception as error:
             self._error = error
         finally:
@@ -194,4 +202,4 @@ def _receive(shared: mmap.mmap, line: socket.socket, size: int) -> None:
 
 
 def _unpaced(samples: list[float]) -> dict[str, Any]:
-    return {"samples": samples, "ratio": 1.0, "sm_percent": 100.0}
+    return {"samples": samples, "ratio": 1.0, "covered": 1.0, "sm_percent": 100.0}

@@ -7,19 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from has.device.gate import P90_BOUND
 from has.files.jsonl import append_line, read_lines
 from has.profiler.plan import Point
 
+COVERED_BOUND = 0.98
 Key = tuple[str, str, float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """samples: durations in seconds; ratio: p90 of real/meant duration; sm_percent: what the device gave."""
+    """samples: durations in seconds; ratio: p90 of real/meant duration; covered: share of the time that the
+    companion ran; sm_percent: what the device gave."""
 
     samples: tuple[float, ...]
     ratio: float
+    covered: float
     sm_percent: float
+
+    def disturbed(self, stage: str) -> bool:
+        """Whether the host could not keep up while this was measured."""
+        return self.ratio > P90_BOUND.get(stage, 1.0) or self.covered < COVERED_BOUND
 
 
 class WorkFile:
@@ -45,7 +53,7 @@ class WorkFile:
             return
         stage, beside, sm_percent, batch, tokens = line["point"]
         self.measured[stage, beside, sm_percent, batch, tokens] = Measured(
-            tuple(line["samples"]), line["ratio"], line["sm_percent"]
+            tuple(line["samples"]), line["ratio"], line["covered"], line["sm_percent"]
         )
 
     def __contains__(self, point: Point) -> bool:
@@ -67,6 +75,7 @@ class WorkFile:
                     "point": list(point.key),
                     "samples": list(measured.samples),
                     "ratio": measured.ratio,
+                    "covered": measured.covered,
                     "sm_percent": measured.sm_percent,
                 },
             )

@@ -151,7 +151,7 @@ def _measure(
                 fleet.send(index, {**asdict(point), **asdict(plan.sampling)})
             for index, reply in fleet.replies():
                 point = running.pop(index)
-                measured = Measured(tuple(reply["samples"]), reply["ratio"], reply["sm_percent"])
+                measured = Measured(tuple(reply.pop("samples")), **reply)
                 if (
                     measured.ratio > P90_BOUND.get(point.stage, 1.0)
                     and point.key not in again
@@ -224,6 +224,7 @@ def _profile(plan: Plan, work: WorkFile, table: Nominal) -> Profile:
         samples = sorted(measured.samples)
         deciles = statistics.quantiles(samples, n=10, method="inclusive") if len(samples) > 1 else samples * 9
         median = statistics.median(samples)
+        paced = point.stage in P90_BOUND
         rows.append(
             {
                 "stage": str(point.stage),
@@ -238,9 +239,9 @@ def _profile(plan: Plan, work: WorkFile, table: Nominal) -> Profile:
                 "samples": len(samples),
             }
         )
-        if point.stage in P90_BOUND and _is_unstable(point, measured, deciles[8] - deciles[0], median):
+        if measured.disturbed(point.stage) or (paced and deciles[8] - deciles[0] > UNSTABLE_SPREAD * median):
             unstable.append(
-                f"{_words(point)}: p10 {deciles[0]:.4g} s, p90 {deciles[8]:.4g} s, host {measured.ratio:.3f}"
+                f"{_words(point)}: p10 {deciles[0]:.4g} s, p90 {deciles[8]:.4g} s, host {measured.ratio:.3f}, companion {measured.covered:.3f}"
             )
     metadata = {
         "version": 1,
@@ -269,7 +270,3 @@ def _profile(plan: Plan, work: WorkFile, table: Nominal) -> Profile:
         "nominal_digest": table.digest(),
     }
     return profile_from_rows(metadata, rows)
-
-
-def _is_unstable(point: Point, measured: Measured, spread: float, median: float) -> bool:
-    return spread > UNSTABLE_SPREAD * median or measured.ratio > P90_BOUND[point.stage]

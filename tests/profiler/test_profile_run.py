@@ -131,7 +131,7 @@ def test_points_of_another_device_or_sampling_are_not_used(tmp_path):
 
     point = Point(Stage.ENCODE, 50.0, 1, 64, 50.0)
     path = tmp_path / "w.points.jsonl"
-    WorkFile(path, "one").add(point, Measured((0.1, 0.2), 1.0, 50.0))
+    WorkFile(path, "one").add(point, Measured((0.1, 0.2), 1.0, 1.0, 50.0))
     assert point in WorkFile(path, "one")
     assert WorkFile(path, "one").measured[point.key].samples == (0.1, 0.2)
     assert point not in WorkFile(path, "other")
