@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,16 +45,18 @@ class WorkFile:
             for line in read_lines(path, repair=True):
                 self._take(line)
 
-    def _take(self, line: Mapping[str, Any]) -> None:
-        if not isinstance(line, dict) or line.get("setup") != self._setup:
-            return
-        if "facts" in line:
-            self.facts = line["facts"]
-            return
-        stage, beside, sm_percent, batch, tokens = line["point"]
-        self.measured[stage, beside, sm_percent, batch, tokens] = Measured(
-            tuple(line["samples"]), line["ratio"], line["covered"], line["sm_percent"]
-        )
+    def _take(self, line: Any) -> None:
+        """A line that is not as we write them is passed over: its point is measured again."""
+        with suppress(KeyError, TypeError, ValueError):
+            if line["setup"] != self._setup:
+                return
+            if "facts" in line:
+                self.facts = dict(line["facts"])
+                return
+            stage, beside, sm_percent, batch, tokens = line["point"]
+            self.measured[stage, beside, sm_percent, batch, tokens] = Measured(
+                tuple(line["samples"]), line["ratio"], line["covered"], line["sm_percent"]
+            )
 
     def __contains__(self, point: Point) -> bool:
         return point.key in self.measured

@@ -135,6 +135,8 @@ def test_points_of_another_device_or_sampling_are_not_used(tmp_path):
     assert point in WorkFile(path, "one")
     assert WorkFile(path, "one").measured[point.key].samples == (0.1, 0.2)
     assert point not in WorkFile(path, "other")
+    path.write_text('{"setup": "one", "point": ["encode"]}\n[1]\n{"setup": "one", "facts": 3}\n')
+    assert not WorkFile(path, "one").measured
 
 
 def test_what_cannot_be_profiled_here_is_said():
