@@ -43,8 +43,11 @@ _EXTRA_OF_MODULE = {
 }
 
 
-class Interrupted(KeyboardInterrupt):
-    """An interruption that knows what was kept and how to go on; `resume` is the command line for it."""
+class Interrupted(Exception):
+    """An interruption that knows what was kept and how to go on; `resume` is the command line for it.
+
+    It is no KeyboardInterrupt, for typer would end those itself.
+    """
 
     def __init__(self, kept: str, resume: str = "") -> None:
         super().__init__(kept)
@@ -60,7 +63,7 @@ def show_failure(failure: BaseException, arguments: list[str]) -> int:
         return 0  # whoever read us has all they wanted
     if isinstance(failure, typer.Abort):
         failure = KeyboardInterrupt()
-    if isinstance(failure, KeyboardInterrupt):
+    if isinstance(failure, KeyboardInterrupt | Interrupted):
         return _interrupted(failure, arguments)
     error = as_has_error(failure)
     if os.environ.get("HAS_DEBUG"):
@@ -71,7 +74,7 @@ def show_failure(failure: BaseException, arguments: list[str]) -> int:
     return error.exit_status
 
 
-def _interrupted(failure: KeyboardInterrupt, arguments: list[str]) -> int:
+def _interrupted(failure: BaseException, arguments: list[str]) -> int:
     kept = failure.kept if isinstance(failure, Interrupted) else ""
     resume = failure.resume if isinstance(failure, Interrupted) else ""
     complain(f"interrupted{'; ' + kept if kept else ''}")

@@ -60,7 +60,7 @@ def fitting_profile(model: str, device: str, folder: Path = Path()) -> Path | No
             metadata = metadata_of(path)
         except HasError:  # some other table
             continue
-        if metadata.model == model and _fits(metadata, device):
+        if metadata.model == model and fits(metadata, device):
             found.append((metadata.date or "", path.stat().st_mtime, str(path), path))
     return max(found)[-1] if found else None
 
@@ -71,7 +71,8 @@ def _candidates(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.glob("results/*/profile*.parquet"))
 
 
-def _fits(metadata: ProfileMetadata, device: str) -> bool:
+def fits(metadata: ProfileMetadata, device: str) -> bool:
+    """Whether a profile is of this device: of its kind, and on cpu of this very machine as it is paced now."""
     if device != "cpu":
         return metadata.device.startswith(device)
     if metadata.device != CPU:

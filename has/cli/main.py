@@ -15,7 +15,7 @@ import typer
 
 import has
 from has.cli import bench, deploy, doctor, explain, profile, report, search, show, simulate
-from has.cli.failure import end_output, show_failure
+from has.cli.failure import INTERRUPTED, end_output, show_failure
 
 HELP = """Find the best deployment of a multimodal LLM over encode, prefill and decode GPUs.
 
@@ -72,6 +72,8 @@ def run(arguments: list[str]) -> int:
         status = app(args=arguments, prog_name="has", standalone_mode=False)
     except BaseException as failure:
         return show_failure(failure, arguments)
+    if status == INTERRUPTED:  # typer has caught a KeyboardInterrupt
+        return show_failure(KeyboardInterrupt(), arguments)
     return status if isinstance(status, int) else 0
 
 

@@ -163,6 +163,10 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
     if profile is None:
         profile = _profile(model, device, talk, defaults)
+    elif live and not inputs.fits(profile.metadata, device):
+        talk.warn(
+            f"{given.profile} was measured on another machine, or before: live trials here will differ from it"
+        )
     arguments = {
         "gpus": given.gpus,
         "profile": profile,

@@ -103,7 +103,13 @@ def why_not_live(model: str, place: str, gpus: int) -> str:
 
 
 def executor(plan: SearchPlan) -> Executor:
-    """What runs the trials of a search."""
-    from has.search.simulated import ModelExecutor
+    """What runs the trials of a search: workers on this machine, or the simulator."""
+    if plan.live:
+        from has.trial.local import LocalExecutor
 
-    return ModelExecutor(plan.profile)
+        return LocalExecutor(plan.arguments["model"], plan.arguments["gpus"], profile=plan.profile)
+    from has.files.profile import load_profile
+    from has.trial.simulated import SimulatedExecutor
+
+    truth = plan.profile if plan.trial_profile is None else load_profile(plan.trial_profile)
+    return SimulatedExecutor(truth, noise=plan.trial_noise, seed=plan.arguments["seed"])

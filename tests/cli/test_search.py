@@ -1,0 +1,201 @@
+"""`has search` on simulated trials: what it says, writes, resumes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+SEARCH = (
+    *("search", "--gpus", "4", "--profile", "p.csv", "--workload", "w.yaml", "--space", "small.yaml"),
+    *("--trials", "3", "--requests", "200"),
+)
+
+
+@pytest.fixture
+def small(inputs: Path) -> Path:
+    (inputs / "small.yaml").write_text(
+        "version: 1\nencode_batch: [1, 2]\nprefill_offload: {min: 0.0, max: 1.0, step: 0.5}\n"
+    )
+    return inputs
+
+
+def test_the_answer_and_what_is_left_behind(has, small) -> None:  # type: ignore[no-untyped-def]
+    said = has(*SEARCH, "--run", "run", "--json")
+    assert said.status == 0, said.err
+    answer = said.json
+    assert set(answer) >= {
+        *(
+            "best",
+            "figures",
+            "objective",
+            "trials",
+            "simulations",
+            "candidates",
+            "baselines",
+            "confidence",
+            "run",
+        ),
+    }
+    assert set(answer["baselines"]) == {"monolithic", "e_pd", "static_epd"}
+    for baseline in answer["baselines"].values():
+        assert baseline["deployment"]["gpus"] == 4
+    assert answer["best"]["gpus"] == sum(answer["best"]["alloc"].values()) == 4
+    best = yaml.safe_load(Path("best.yaml").read_text())
+    assert best["evidence"]["run"] == "run"
+    assert best["evidence"]["meets_slo"] is True
+    left = {path.name for path in Path("run").iterdir()}
+    assert left >= {
+        *("manifest.json", "profile.parquet", "workload.yaml", "space.yaml", "trials.jsonl", "trials.csv"),
+        *("trials.parquet", "pruned.csv", "best.yaml", "report.html", "optuna.log"),
+    }
+    assert Path("run/best.yaml").read_text() == Path("best.yaml").read_text()
+    lines = [json.loads(line) for line in Path("run/trials.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in lines] == list(range(answer["trials"]))
+
+
+def test_every_default_is_said(has, small) -> None:  # type: ignore[no-untyped-def]
+    said = has(*SEARCH)
+    for default in (
+        *("--model tiny-image", "--on simulated", "--objective max-rate", "--sampler auto", "--seed 0"),
+        *("--out best.yaml", "--run results/"),
+    ):
+        assert default in said.err
+    for given in ("--trials", "--requests", "--space", "--workload", "--profile"):
+        assert f"  {given} " not in said.err
+
+
+def test_the_words_name_the_gain_the_confidence_the_files_and_the_next_command(has, small) -> None:  # type: ignore[no-untyped-def]
+    said = has(*SEARCH, "--run", "run")
+    for words in (
+        *(
+            "on the same GPUs",
+            "with probability",
+            "written: best.yaml",
+            "run: run",
+            "next: has deploy best.yaml",
+        ),
+        *("monolithic", "static E+P+D"),
+    ):
+        assert words in said.out
+
+
+def test_a_finished_run_resumes_to_the_same_answer(has, small) -> None:  # type: ignore[no-untyped-def]
+    first = has(*SEARCH, "--run", "run", "--json").json
+    trials = Path("run/trials.jsonl").read_text()
+    again = has("search", "--resume", "run", "--json", "--out", "again.yaml").json
+    assert Path("run/trials.jsonl").read_text() == trials
+    for part in ("figures", "objective", "baselines", "confidence", "candidates"):
+        assert again[part] == first[part]
+    assert Path("again.yaml").exists()
+
+
+def test_a_torn_journal_resumes(has, small) -> None:  # type: ignore[no-untyped-def]
+    first = has(*SEARCH, "--run", "run", "--json").json
+    journal = Path("run/trials.jsonl")
+    journal.write_bytes(journal.read_bytes()[:-40])
+    assert has("search", "--resume", "run", "--json").json["objective"] == first["objective"]
+
+
+def test_what_a_resumed_run_may_not_change(has, small) -> None:  # type: ignore[no-untyped-def]
+    has(*SEARCH, "--run", "run")
+    for option in (("--gpus", "8"), ("--rate", "4"), ("--seed", "1"), ("--no-prune",)):
+        said = has("search", "--resume", "run", *option)
+        assert said.status == 2
+        assert option[0] in said.err
+
+
+def test_a_run_folder_is_not_overwritten(has, small) -> None:  # type: ignore[no-untyped-def]
+    has(*SEARCH, "--run", "run")
+    said = has(*SEARCH, "--run", "run")
+    assert said.status == 2
+    assert "--resume run" in said.err
+
+
+def test_two_runs_of_a_day_have_two_folders(has, small) -> None:  # type: ignore[no-untyped-def]
+    runs = {has(*SEARCH, "--json").json["run"] for _ in range(2)}
+    assert len(runs) == 2
+
+
+def test_nothing_meets_the_slo_is_status_1_and_the_least_bad_is_written(has, small) -> None:  # type: ignore[no-untyped-def]
+    said = has(*SEARCH, "--ttft-ms", "1", "--run", "run", "--json")
+    assert said.status == 1
+    assert said.json["feasible"] is False
+    assert "nothing meets the SLO" in said.err
+    assert yaml.safe_load(Path("best.yaml").read_text())["evidence"]["meets_slo"] is False
+    assert "least bad" in has("report", "run").out
+
+
+def test_memory_that_admits_nothing_is_status_1_without_a_file(has, small) -> None:  # type: ignore[no-untyped-def]
+    metadata = json.loads(Path("p.json").read_text())
+    metadata |= {
+        "memory_bytes": 1_000_000,
+        "kv_bytes_per_token": 1000,
+        "weights_bytes": {"encoder": 10_000_000, "lm": 90_000_000},
+    }
+    Path("p.json").write_text(json.dumps(metadata))
+    said = has(*SEARCH, "--json")
+    assert said.status == 1
+    assert "memory" in said.json["error"]["message"]
+    assert not Path("best.yaml").exists()
+
+
+def test_own_baselines_are_scored_as_they_are(has, small) -> None:  # type: ignore[no-untyped-def]
+    Path("mine.yaml").write_text(
+        "version: 1\nmodel: tiny-image\ntopology: monolithic\ngpus: 4\nalloc: {all: 4}\n"
+        "slo: {ttft_ms: 2000, tpot_ms: 50}\n"
+    )
+    said = has(*SEARCH, "--baseline", "mine.yaml", "--json")
+    assert said.json["baselines"]["mine.yaml"]["deployment"]["topology"] == "monolithic"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("search",), 2, "--gpus 8"),
+        (("search", "--gpus", "0"), 2, "--gpus"),
+        (("search", "--gpus", "4", "--objective", "speed"), 2, "max-rate"),
+        (("search", "--gpus", "4", "--rate", "nan"), 2, "--rate"),
+        (("search", "--gpus", "4", "--rate", "-1"), 2, "--rate"),
+        (("search", "--gpus", "4", "--attainment", "1.5"), 2, "--attainment"),
+        (("search", "--gpus", "4", "--device", "tpu"), 2, "--device"),
+        (("search", "--gpus", "4", "--device", "cuda"), 3, "has doctor"),
+        (("search", "--gpus", "9", "--on", "live"), 3, "--on simulated"),
+        (("search", "--gpus", "4", "--on", "moon"), 2, "--on"),
+        ((*SEARCH, "--sampler", "oracle"), 2, "optuna-tpe"),
+        ((*SEARCH, "--on", "live"), 3, "--on simulated"),
+        (("search", "--resume", "nowhere"), 2, "nowhere"),
+    ],
+)
+def test_bad_questions(arguments, status, words, has, small) -> None:  # type: ignore[no-untyped-def]
+    said = has(*arguments)
+    assert said.status == status, said.err
+    assert words in said.err
+    assert not Path("best.yaml").exists()
+
+
+def test_the_interrupt_names_the_line_that_goes_on(has, small, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    from has.cli import search_view
+
+    seen = []
+
+    def stop_after_two(self, trial, *_: object, **__: object) -> None:  # type: ignore[no-untyped-def]
+        seen.append(trial.number)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search_view.SearchView, "trial_finished", stop_after_two)
+        said = has(*SEARCH, "--run", "run", "--out", "o.yaml")
+    assert said.status == 130
+    assert "2 finished trials are kept in run" in said.err
+    line = next(line for line in said.err.splitlines() if "go on: " in line).partition("go on: ")[2]
+    assert line == "has search --resume run --out o.yaml"
+    kept = Path("run/trials.jsonl").read_text()
+    assert "No answer yet: 2 trials" in has("report", "run").out
+    assert has(*line.split()[1:]).status == 0
+    assert Path("run/trials.jsonl").read_text().startswith(kept)
+    uninterrupted = has(*SEARCH, "--run", "other", "--json").json
+    assert yaml.safe_load(Path("o.yaml").read_text())["alloc"] == uninterrupted["best"]["alloc"]
