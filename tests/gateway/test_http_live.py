@@ -1,0 +1,160 @@
+"""The HTTP API and the bench over the real runtime: worker processes, real tiny models."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from PIL import Image
+
+from has.core.requests import Requests
+from has.core.slo import Slo
+from has.trial.url import bench_url
+
+pytestmark = pytest.mark.live
+
+SERVE = """
+import sys
+from has.core.deployment import Deployment
+from has.runtime.serve import serve
+if __name__ == "__main__":
+    serve(Deployment.model_validate_json(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
+"""
+DEPLOYMENT = {
+    "version": 1,
+    "model": "tiny-image",
+    "topology": "disaggregated",
+    "gpus": 3,
+    "alloc": {"encode": 1, "prefill": 1, "decode": 1},
+    "encode_batch": 2,
+    "prefill_offload": 0.5,
+    "slo": {"ttft_ms": 2000, "tpot_ms": 100},
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    script = tmp_path_factory.mktemp("serve") / "serve.py"
+    script.write_text(SERVE)
+    process = subprocess.Popen(
+        [sys.executable, str(script), json.dumps(DEPLOYMENT)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        line = process.stdout.readline().strip()
+        assert line.startswith("http://"), "the service did not come up"
+        yield line
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def client(url):
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def picture(colour) -> dict:
+    buffer = io.BytesIO()
+    Image.new("RGB", (224, 224), colour).save(buffer, "PNG")
+    return {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()},
+    }
+
+
+def ask(*parts, **fields) -> dict:
+    content = [*parts, {"type": "text", "text": "What is this?"}]
+    return {
+        "model": "tiny-image",
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 8,
+        **fields,
+    }
+
+
+def running(url: str) -> float:
+    return float(re.search(r"has:num_requests_running\{[^}]*\} (\S+)", httpx.get(f"{url}/metrics").text)[1])
+
+
+def test_streamed_and_whole_say_the_same(url, client):
+    assert httpx.get(f"{url}/ready").status_code == 200
+    for parts in ((), (picture("red"),), (picture("red"), picture("blue"))):
+        whole = client.chat.completions.create(**ask(*parts))
+        chunks = list(
+            client.chat.completions.create(**ask(*parts), stream=True, stream_options={"include_usage": True})
+        )
+        text = "".join(chunk.choices[0].delta.content for chunk in chunks if chunk.choices)
+        assert text == whole.choices[0].message.content != ""
+        assert chunks[-1].usage == whole.usage
+        assert whole.usage.completion_tokens == 8
+        # begin, role, end, assistant; 13 characters; two marks around the 64 tokens of each image
+        assert whole.usage.prompt_tokens == 4 + 13 + len(parts) * 66
+
+
+def test_stop_cuts_where_the_text_says(client):
+    text = client.chat.completions.create(**ask(picture("green"))).choices[0].message.content
+    stop = text[2:4]
+    cut = client.chat.completions.create(**ask(picture("green")), stop=stop)
+    assert cut.choices[0].message.content == text[: text.find(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("part", "where"),
+    [
+        (
+            {
+                "type": "input_audio",
+                "input_audio": {"data": base64.b64encode(b"RIFF").decode(), "format": "wav"},
+            },
+            "input_audio",
+        ),
+        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, "video_url"),
+    ],
+)
+def test_media_that_the_model_does_not_take_are_named(client, part, where):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ask(part))
+    assert where in caught.value.param
+
+
+def test_a_client_that_leaves_frees_its_place(url, client):
+    with client.chat.completions.create(**ask(max_tokens=2000), stream=True) as stream:
+        next(iter(stream))
+        assert running(url) == 1
+    until = time.monotonic() + 30
+    while running(url) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert running(url) == 0
+
+
+def test_the_bench_gets_what_it_asks_for(url):
+    wanted = Requests.from_rows(
+        {
+            "arrival_s": 0.4 * i,
+            "modality": ("text", "image")[i % 2],
+            "items": i % 2,
+            "media_tokens": 64 * (i % 2),
+            "prompt_tokens": 40 + i,
+            "output_tokens": 2 + i,
+        }
+        for i in range(8)
+    )
+    run = bench_url(url, wanted)
+    assert run.faults == {}
+    assert run.figures(Slo(ttft_ms=60_000, tpot_ms=60_000))["attainment"] == 1.0
+    for column in ("prompt_tokens", "media_tokens", "output_tokens"):
+        assert np.array_equal(getattr(run.records.requests, column), getattr(wanted, column))
