@@ -12,20 +12,19 @@ import uvicorn
 
 from has.core.deployment import Deployment
 from has.core.profile import Profile
-from has.device.calibrate import nominal_table
+from has.device.cpu import nominal_table
 from has.gateway.http import create_app
 from has.gateway.metrics import Metrics
 from has.gateway.scheduler import SmTable
 from has.gateway.server import DRAIN_S, http_server, listen
 from has.gateway.service import Service
-from has.models.bench import open_bench
+from has.models.bench import OPEN
 from has.policy import SmPartitioner
 from has.runtime.pool import WarmPool, plan_roles
 from has.runtime.start import open_service
 
 MAX_QUEUE = 256
 """Requests without a first token that a server takes on before it answers 429, where the deployment names no bound."""
-BENCH = f"{open_bench.__module__}:{open_bench.__name__}"
 
 Say = Callable[[str], None]
 
@@ -114,7 +113,7 @@ def _warm_pool(deployment: Deployment, total_share: float | None, say: Say) -> W
     if is_bundled(deployment.model):
         if kept(deployment.model, total_share) is None:
             say(f"measuring what {deployment.model} costs on this CPU, once (some ten seconds)")
-        table = nominal_table(deployment.model, BENCH, total_share=total_share)
+        table = nominal_table(deployment.model, OPEN, total_share=total_share)
     return WarmPool(deployment.model, deployment.gpus, nominal=table)
 
 

@@ -13,7 +13,7 @@ from has.gateway.observer import Observer
 from has.gateway.scheduler import Scheduler, SmTable
 from has.gateway.service import Service, Tap
 from has.latency.memory import kv_capacity, memory_verdict
-from has.policy import RateEstimator
+from has.policy import DeficitRouter, MicroBatcher, RateEstimator
 from has.runtime.pool import WarmPool
 from has.runtime.workers import PoolWorkers
 
@@ -36,6 +36,18 @@ def metadata_of(pool: WarmPool) -> ProfileMetadata:
             "kv_bytes_per_token": facts["kv_bytes_per_token"],
         }
     )
+
+
+def compile_policies() -> None:
+    """Have the policies' kernels compiled or loaded: the first request should not wait for it."""
+    batcher: MicroBatcher[int] = MicroBatcher(2, 1.0, max_wait_s=1.0)
+    batcher.add(0, now_s=0.0)
+    batcher.next_due_s()
+    batcher.take(now_s=2.0)
+    DeficitRouter("0.5", unit="token").route(cost=2)
+    estimator = RateEstimator(1.0)
+    estimator.arrive(now_s=0.0)
+    estimator.rate(now_s=1.0)
 
 
 async def open_service(
@@ -61,6 +73,7 @@ async def open_service(
     Raises MissingError for what the bundled runtime does not run, InfeasibleError where memory does
     not suffice.
     """
+    compile_policies()
     metadata = metadata_of(pool)
     verdict = memory_verdict(deployment, metadata)
     if not verdict.fits:
