@@ -151,7 +151,7 @@ class MicroBatcher(Generic[T]):
     def draining(self) -> bool:
         return self._drain_ns is not None
 
-    def add(self, item: T, *, now_s: float) -> None:
+    def add(self, item: T, now_s: float) -> None:
         """`item` waits from now on."""
         self._last_add_ns = self._advance(now_s)
         self._waiting.append((self._last_add_ns, item))
@@ -183,7 +183,7 @@ class MicroBatcher(Generic[T]):
             due = drained if due < 0 else min(due, drained)
         return None if due < 0 else not_before_s(due)
 
-    def take(self, *, now_s: float) -> Batch[T] | None:
+    def take(self, now_s: float) -> Batch[T] | None:
         """The batch to launch now, at most B requests, or None when none is due.
 
         What is left keeps its add times, and the last add stays the last add.
@@ -201,12 +201,12 @@ class MicroBatcher(Generic[T]):
             add_times_s=tuple(add_ns / 1e9 for add_ns, _ in taken),
         )
 
-    def set_rate(self, rate: float | None, *, now_s: float) -> None:
+    def set_rate(self, rate: float | None, now_s: float) -> None:
         """λ from now on; it moves g at once, also for the batch that waits."""
         self._advance(now_s)
         self._rate = _rate(rate)
 
-    def drain(self, *, now_s: float) -> None:
+    def drain(self, now_s: float) -> None:
         """From now on whatever waits is due, in batches of at most B. Adds still work, and are due at once."""
         now_ns = self._advance(now_s)
         if self._drain_ns is None:

@@ -12,6 +12,7 @@ other choice: no partition, both run on the whole GPU.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -73,7 +74,7 @@ class SmPartitioner:
             return 0.0
         if self.streams:
             return WHOLE
-        row = int(np.searchsorted(self._batches, size, side="right")) - 1
+        row = bisect_right(self._batches, size) - 1
         return self._shares[max(row, 0)]
 
     def split(self, batch: int) -> tuple[float, float] | None:
@@ -161,7 +162,7 @@ def _linear(axis: Sequence[float], values: Sequence[float], at: float) -> float:
     """Piecewise linear, its end segments prolonged; one point is constant."""
     if len(axis) == 1:
         return values[0]
-    i = min(max(int(np.searchsorted(axis, at, side="right")) - 1, 0), len(axis) - 2)
+    i = min(max(bisect_right(axis, at) - 1, 0), len(axis) - 2)
     weight = (at - axis[i]) / (axis[i + 1] - axis[i])
     return values[i] + weight * (values[i + 1] - values[i])
 

@@ -2,10 +2,10 @@
 
 The estimate is (n - 1/3)/S over the last n = 60 gaps between arrivals, S their sum. For Poisson
 arrivals S is Gamma(n, λ), whose median is (n - 1/3)/λ to a part in 10^4: the estimate is as often too high as too low,
-from the first gap on. Why 60 gaps:
+from the first gaps on. Why 60 gaps:
 
-- After a tenfold change the window must hold gaps of the new rate alone within 64 arrivals. The gap
-  that straddles a drop of the rate's inverse is up to tenfold too long, so a few must be to spare.
+- 64 arrivals after a tenfold change the window must hold gaps of the new rate alone. When the rate
+  rises, the gap that straddles the change is of the old kind, as long as ten new ones: it must be out.
 - Within 25 % of λ: P(S in [(n-1/3)/1.25λ, (n-1/3)/.75λ]) = .942 for n = 60 (.912 for 48, .883 for 40).
 - Ten arrivals at one instant put ten gaps of 0 into the window: the estimate rises by 60/50, far
   below the factor of two that a change detector, quicker by design, would follow a burst to.
@@ -29,8 +29,8 @@ WINDOW = 60
 """Gaps the estimate looks back on."""
 
 State = NDArray[np.int64]
-"""int64[WINDOW + 3]: gaps known, slot of the newest arrival, spacing in ns assumed before the first
-arrival (0: nothing assumed), then a ring of the last WINDOW arrivals... and the one before them."""
+"""int64[WINDOW + 4]: gaps known, slot of the newest arrival, spacing in ns assumed before the first
+arrival (0: nothing assumed), then a ring of the last WINDOW + 1 arrivals, whose gaps the window is."""
 
 _KNOWN, _NEWEST, _ASSUMED, _RING = 0, 1, 2, 3
 _SLOTS = WINDOW + 1
@@ -109,10 +109,10 @@ class RateEstimator:
             None if initial_rate is None else real(initial_rate, "initial_rate", 0.0, above=True)
         )
 
-    def arrive(self, *, now_s: float) -> float | None:
+    def arrive(self, now_s: float) -> float | None:
         """One arrival; the rate believed after it, which is the one that g follows. None: unknown yet."""
         return float(step(self._state, time_ns(now_s))) or None
 
-    def rate(self, *, now_s: float) -> float | None:
+    def rate(self, now_s: float) -> float | None:
         """The rate believed at `now_s`; however good the past, at most 1/(time since the last arrival)."""
         return float(estimate_at(self._state, time_ns(now_s))) or None
