@@ -1,4 +1,4 @@
-"""How the kernel is compiled: as everything in HAS, and without reference counts.
+"""How the kernel is compiled: as everything in HAS, but without reference counts and division checks.
 
 The kernel allocates nothing and hands no array out, so counting references to its two arrays at every
 call would be pure cost: an atomic increment each, most of the time of a run. numba's switch for it is
@@ -14,9 +14,11 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy"}
+
 
 def compiled(function: F) -> F:
     try:
-        return cast(F, numba.njit(cache=True, _nrt=False)(function))
-    except (KeyError, TypeError):
-        return cast(F, numba.njit(cache=True)(function))
+        return cast(F, numba.njit(**_OPTIONS, _nrt=False)(function))
+    except KeyError:
+        return cast(F, numba.njit(**_OPTIONS)(function))

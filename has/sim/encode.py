@@ -16,7 +16,7 @@ from has.policy.offload import step as route_step
 from has.policy.rate import WINDOW
 from has.policy.rate import step as rate_step
 from has.sim.compiled import compiled
-from has.sim.lines import join, leave, push, rank, record
+from has.sim.lines import join, leave, left_at, push, rank, record
 from has.sim.memory import (
     ALONE,
     BATCH,
@@ -293,14 +293,15 @@ def _launch(m: Ints, f: Floats, worker: int, now: int) -> None:
 def _complete_encode(m: Ints, worker: int, now: int) -> None:
     encoder = _encoder(m, worker)
     request, size = m[encoder + FIRST], m[encoder + SIZE]
-    record(m, LOG_ENCODE, m[request + ENCODE_START], now, size, m[encoder + FULL])
-    for position in range(size):
+    start = m[request + ENCODE_START]
+    record(m, LOG_ENCODE, start, now, size, m[encoder + FULL])
+    for _ in range(size):
         behind = m[request + NEXT]
         m[request + ENCODE_END] = now
         if m[request + ROUTE] == REMOTE:
             ready = now + m[request + EMBEDDING_NS]
             m[request + PREFILL_READY] = ready
-            push(m, m[PREFILL_LINE], ready, now, rank(0, worker, position), request)
+            push(m, m[PREFILL_LINE], ready, left_at(start, now, ready), rank(m, 0, worker), request)
         else:
             m[request + PREFILL_READY] = now
             join(m, _group(m, worker // m[SPAN]), request)
@@ -374,9 +375,9 @@ def _complete_prefill(m: Ints, g: int, now: int) -> None:
     group = _group(m, g)
     request, size = m[group + FIRST], m[group + SIZE]
     record(m, LOG_LOCAL, m[request + PREFILL_START], now, size, 0)
-    for position in range(size):
+    for _ in range(size):
         behind = m[request + NEXT]
-        prefilled(m, request, now, rank(0, g, position))
+        prefilled(m, request, now, rank(m, 0, g))
         request = behind
     m[group + BUSY] = 0
 
@@ -393,7 +394,7 @@ def prefilled(m: Ints, request: int, now: int, place: int) -> None:
     else:
         ready = now + m[request + KV_NS]
         m[request + DECODE_READY] = ready
-        push(m, m[DECODE_LINE], ready, now, place, request)
+        push(m, m[DECODE_LINE], ready, left_at(m[request + PREFILL_START], now, ready), place, request)
 
 
 @compiled

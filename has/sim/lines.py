@@ -2,8 +2,8 @@
 
 A line is first come, first served, chained through its requests. A heap (`push`, `pop`) orders
 requests on their way to a stage by (when, began, rank): what comes at one instant comes in order of
-the end of the stage before (arrivals last), then of stage, worker and place in the batch. That is a
-total order, so that ties fall the same way every time.
+the end of the stage before (then arrivals, then what was begun and done in no time at all), then of
+stage and worker, then of who moved on first. That is a total order: ties fall the same way every time.
 
 A heap at address h: m[h] is its size, entry i = 1.. lies at h + 4·i: when, began, rank, request.
 """
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from has.sim.compiled import compiled
 from has.sim.memory import (
     COUNT,
+    FOREVER,
     HEAD,
     LOG,
     LOG_AT,
@@ -25,6 +26,7 @@ from has.sim.memory import (
     LOG_SIZE,
     LOG_START,
     LOG_USED,
+    MOVED,
     NEXT,
     OVERFLOW,
     TAIL,
@@ -55,25 +57,34 @@ def leave(m: Ints, line: int) -> int:
 
 
 @compiled
-def rank(stage: int, worker: int, position: int) -> int:
+def rank(m: Ints, stage: int, worker: int) -> int:
     """Order among those who left a stage at the same instant."""
-    return (stage << 60) | (worker << 30) | position
+    m[MOVED] += 1
+    return int((stage << 60) | (worker << 36) | m[MOVED])
 
 
 @compiled
-def _before(m: Ints, entry: int, when: int, began: int, place: int) -> bool:
+def left_at(start: int, end: int, ready: int) -> int:
+    """`began` of who is ready at `ready` after a service from `start` to `end`."""
+    return FOREVER + 1 if start == ready else end
+
+
+@compiled
+def _before(m: Ints, entry: int, when: int, began: int, place: int, request: int) -> bool:
     if m[entry] != when:
         return bool(m[entry] < when)
     if m[entry + 1] != began:
         return bool(m[entry + 1] < began)
-    return bool(m[entry + 2] < place)
+    if m[entry + 2] != place:
+        return bool(m[entry + 2] < place)
+    return bool(m[entry + 3] < request)
 
 
 @compiled
 def push(m: Ints, heap: int, when: int, began: int, place: int, request: int) -> None:
     i = m[heap] + 1
     m[heap] = i
-    while i > 1 and not _before(m, heap + 4 * (i >> 1), when, began, place):
+    while i > 1 and not _before(m, heap + 4 * (i >> 1), when, began, place, request):
         _move(m, heap + 4 * (i >> 1), heap + 4 * i)
         i >>= 1
     entry = heap + 4 * i
@@ -108,10 +119,10 @@ def pop(m: Ints, heap: int) -> int:
     while 2 * i <= size:
         child = heap + 8 * i
         j = 2 * i
-        if j < size and _before(m, child + 4, m[child], m[child + 1], m[child + 2]):
+        if j < size and _before(m, child + 4, m[child], m[child + 1], m[child + 2], m[child + 3]):
             child += 4
             j += 1
-        if not _before(m, child, m[last], m[last + 1], m[last + 2]):
+        if not _before(m, child, m[last], m[last + 1], m[last + 2], m[last + 3]):
             break
         _move(m, child, heap + 4 * i)
         i = j

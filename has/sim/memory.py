@@ -76,6 +76,7 @@ DRAWN = next(_at)
 TURN = next(_at)
 TURN_PD = next(_at)
 UNANSWERED = next(_at)
+MOVED = next(_at)  # requests that have moved on so far
 NEGATIVE = next(_at)  # 1 + the stage whose look-up was negative
 OVERFLOW = next(_at)  # a log was too short
 REACH = next(_at)  # largest batch and mean tokens looked up, by stage (AT_*)

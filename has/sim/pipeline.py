@@ -17,7 +17,7 @@ from has.sim.decode import advance_decode
 from has.sim.dispatch import choose_encoder, choose_stepper
 from has.sim.encode import add_media, add_text, advance_group, advance_groups
 from has.sim.iterations import advance_iterations, enqueue
-from has.sim.lines import pop, push, waits, when
+from has.sim.lines import first, pop, push, waits, when
 from has.sim.memory import (
     ARRIVAL,
     DISAGGREGATED,
@@ -107,18 +107,24 @@ def _arrive(m: Ints, f: Floats, request: int, now: int) -> None:
         m[server] = ready
         m[request + PREPROCESSED] = ready
         m[request + READY] = ready
-        push(m, m[PENDING], ready, 0, request, request)
+        push(m, m[PENDING], ready, int(m[request + PREPROCESS_NS] == 0), request, request)
 
 
 @compiled
 def _preprocessed(m: Ints, f: Floats, until: int) -> None:
-    """Requests whose preprocessing ends by `until` go on to encode."""
+    """Requests whose preprocessing ends by `until` go on to encode.
+
+    One that takes no time at all is a start, and comes after the arrivals of its instant.
+    """
     line = m[PENDING]
     while waits(m, line) and when(m, line) <= until:
         now = when(m, line)
+        instantly = m[first(m, line) + PREPROCESS_NS] == 0
+        if instantly and now == until:
+            return
         if m[LOCKSTEP] == 1 and m[TOPOLOGY] == E_PD:
             advance_groups(m, f, now)
-            _to_steppers(m, f, now - 1)
+            _to_steppers(m, f, now if instantly else now - 1)
         _encode(m, f, pop(m, line), now)
 
 

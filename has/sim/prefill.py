@@ -66,8 +66,8 @@ def _serve(m: Ints, f: Floats, worker: int, now: int) -> int:
     end = now + int(np.rint(prefill_ns(m, f, 0, size, tokens / size)))
     record(m, LOG_PREFILL, now, end, size, 0)
     request = head
-    for position in range(size):
+    for _ in range(size):
         behind = m[request + NEXT]
-        prefilled(m, request, end, rank(1, worker, position))
+        prefilled(m, request, end, rank(m, 1, worker))
         request = behind
     return end

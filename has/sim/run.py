@@ -137,17 +137,13 @@ def profile_warnings(deployment: Deployment, latency: LatencyModel) -> list[str]
     warnings = []
     if metadata.model != deployment.model:
         warnings.append(f"the profile is of model {metadata.model}, the deployment of {deployment.model}")
-    if metadata.tensor_parallel is not None:
-        for pool in deployment.alloc.pools:
-            if (
-                deployment.alloc[pool]
-                and deployment.tp(pool) != metadata.tensor_parallel
-                and pool != "encode"
-            ):
-                warnings.append(
-                    f"the profile was taken at tensor_parallel {metadata.tensor_parallel},"
-                    f" pool {pool} has {deployment.tp(pool)}: its latencies are used as they are"
-                )
+    taken = metadata.tensor_parallel
+    warnings += [
+        f"the profile was taken at tensor_parallel {taken}, pool {pool} has {deployment.tp(pool)}:"
+        " its latencies are used as they are"
+        for pool in deployment.alloc.pools
+        if taken is not None and pool != "encode" and deployment.alloc[pool] and deployment.tp(pool) != taken
+    ]
     return warnings
 
 

@@ -41,7 +41,7 @@ def steps_ns(f: Floats, axis: int, points: int, row: int, context: float, steps:
         slope = (f[row + k + 1] - f[row + k]) / (f[axis + k + 1] - f[axis + k])
         q = steps
         if k < points - 2:
-            q = min(q, int(math.ceil(f[axis + k + 1] - context)))
+            q = min(q, math.ceil(f[axis + k + 1] - context))
         if slope == 0.0:
             total += q * np.rint(f[row + k])
         else:
@@ -78,7 +78,7 @@ def _solve(f: Floats, axis: int, points: int, row: int, context: float, elapsed:
         first = f[row + k] + slope * (context - f[axis + k])
         q = most - done
         if k < points - 2:
-            q = min(q, int(math.ceil(f[axis + k + 1] - context)))
+            q = min(q, math.ceil(f[axis + k + 1] - context))
         segment = q * first + slope * 0.5 * q * (q - 1)
         if total + segment >= elapsed:
             left = elapsed - total
@@ -86,7 +86,7 @@ def _solve(f: Floats, axis: int, points: int, row: int, context: float, elapsed:
             root = math.sqrt(max(0.0, half * half + 2.0 * slope * left))
             # The root of slope/2·x² + half·x = left, in the form that subtracts nothing of like size.
             if half + root > 0.0:
-                done += int(math.ceil(2.0 * left / (half + root)))
+                done += math.ceil(2.0 * left / (half + root))
             return max(1, min(most, done))
         total += segment
         done += q

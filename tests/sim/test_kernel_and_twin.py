@@ -1,0 +1,26 @@
+"""The compiled kernel against its slow twin, on random small cases of every topology and option."""
+
+from __future__ import annotations
+
+import pytest
+from agreement import differences
+from random_cases import TOPOLOGIES, case
+
+CASES = 420
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_kernel_and_twin_agree(topology):
+    for seed in range(CASES):
+        deployment, profile, rows, draws = case(3 * seed, topology)
+        found = differences(deployment, profile, rows, draws)
+        assert not found, (topology, seed, found[:5])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_kernel_and_twin_agree_on_many_more(topology):
+    for seed in range(CASES, 20_000):
+        deployment, profile, rows, draws = case(3 * seed, topology)
+        found = differences(deployment, profile, rows, draws)
+        assert not found, (topology, seed, found[:5])
