@@ -68,6 +68,7 @@ def create_app(
         await media.close()
 
     app = FastAPI(title="HAS", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_BodyBudget, most=bounds.bodies_bytes)
     app.add_middleware(_ApiKey, key=api_key)
     app.add_middleware(_Faults)
 
@@ -180,6 +181,33 @@ class _Faults:
             if not started:
                 body = error_body(500, f"internal error ({type(error).__name__})")
                 await JSONResponse(body, 500)(scope, receive, send)
+
+
+class _BodyBudget:
+    """Bounds the bytes of all bodies held at once, from their arrival until their answer has ended."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        mine = 0
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal mine
+            message = await receive()
+            size = len(message.get("body", b""))
+            if size and self._held + size > self._most:
+                raise Refused(1.0, "memory")
+            mine += size
+            self._held += size
+            return message
+
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._held -= mine
 
 
 class _ApiKey:

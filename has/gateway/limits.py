@@ -22,6 +22,7 @@ MIB = 2**20
 class Limits:
     """
     body_bytes        of the HTTP body, media included (base64 adds a third)
+    bodies_bytes      of all bodies held at once; more are refused (429)
     media_items       in one request
     messages          in one request
     remote_s          time in all to fetch one remote medium
@@ -32,6 +33,7 @@ class Limits:
     """
 
     body_bytes: int = 64 * MIB
+    bodies_bytes: int = 1024 * MIB
     media_items: int = 64
     messages: int = 1024
     remote_s: float = 10.0

@@ -542,6 +542,18 @@ class TestLimits:
         pieces = (b"x" * 50_000 for _ in range(20))  # no Content-Length
         error_of(small.post(CHAT, content=pieces, headers={"content-type": "application/json"}), 413)
 
+    def test_bodies_held_at_once(self):
+        with serving_queue(limits=Limits(bodies_bytes=100_000)) as (service, client):
+            waiting = chat("endless", stream=True, user="x" * 60_000)
+            with client.stream("POST", CHAT, json=waiting) as response:
+                lines = response.iter_lines()  # held, or its end would close the stream
+                assert next(lines)
+                refused = client.post(CHAT, json=chat("x" * 60_000))
+                assert error_of(refused, 429)["code"] == "memory"
+                assert client.post(CHAT, json=chat("small")).status_code == 200
+            assert service.cancelled.wait(10)
+            assert client.post(CHAT, json=chat("x" * 60_000)).status_code == 200
+
     def test_messages(self, small):
         error_of(
             small.post(CHAT, json={"model": MODEL, "messages": [{"role": "user", "content": "a"}] * 4}), 413

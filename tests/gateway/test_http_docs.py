@@ -26,6 +26,7 @@ def test_the_bounds_are_those_in_force():
     limits = Limits()
     for said in (
         f"| body | {limits.body_bytes // MIB} MiB |",
+        f"| all bodies held at once | {limits.bodies_bytes // MIB} MiB",
         f"{limits.media_items}, {limits.messages} |",
         f"{limits.media.max_pixels // 10**6} million |",
         f"{limits.expansion:.0f}-fold, from {limits.expansion_floor // MIB} MiB decoded |",
