@@ -552,7 +552,9 @@ class TestLimits:
                 assert error_of(refused, 429)["code"] == "memory"
                 assert client.post(CHAT, json=chat("small")).status_code == 200
             assert service.cancelled.wait(10)
-            assert client.post(CHAT, json=chat("x" * 60_000)).status_code == 200
+            # The cancelled request's room comes back a moment after its job has ended.
+            statuses = (client.post(CHAT, json=chat("x" * 60_000)).status_code for _ in range(1000))
+            assert 200 in statuses
 
     def test_messages(self, small):
         error_of(
