@@ -162,13 +162,14 @@ def weight(point: Point) -> float:
 
 
 def load(point: Point) -> float:
-    """How much of a virtual GPU a point keeps busy at most: all of it beside a companion, else its SM share.
+    """How many virtual GPUs a point keeps busy at most: one beside a companion, else its SM share of one.
 
-    A decode step is bound by memory, not by SMs; it may use all there is at any share.
+    A decode step is bound by memory and may use all there is at any share; and its steps are so short that
+    loading its sequences, which nothing paces, costs as much again.
     """
-    if point.companion or point.stage is Stage.DECODE:
-        return 1.0
-    return point.sm_percent / 100.0
+    if point.stage is Stage.DECODE:
+        return 2.0
+    return 1.0 if point.companion else point.sm_percent / 100.0
 
 
 def _first_of_each(shares: Iterable[float], offer: Callable[[float], float]) -> dict[float, float]:

@@ -28,8 +28,10 @@ from has.profiler.measure import WORKER
 from has.profiler.plan import Plan, Point, Size, load, make_plan, weight
 from has.profiler.points import Measured, WorkFile, work_file_path
 
-WORKERS_PER_GPU = 3
+WORKERS_PER_GPU = 2
 """Points on few SMs leave most of a slice idle; so more points than GPUs are measured at once."""
+BUSY_BOUND = 0.85
+"""Share of the slices that points may keep busy: what is left is for preparing others, which is not paced."""
 REPEATED_SHARE = 10
 """Of this many points one may be measured again; a host that disturbs more will not be quieter then."""
 UNSTABLE_SPREAD = 0.10
@@ -171,7 +173,8 @@ def _measure(
 def _assign(
     waiting: list[Point], running: dict[int, Point], size: int, virtual_gpus: int
 ) -> list[tuple[int, Point]]:
-    """Take points that fit beside those running: together at most `virtual_gpus` busy at once; first come first.
+    """Take points that fit beside those running, first come first: together they keep fewer than
+    `virtual_gpus` busy.
 
     What is not paced runs when nothing else does: it is to be measured undisturbed.
     """
@@ -182,7 +185,7 @@ def _assign(
         if not free:
             break
         alone = weight(point) == 0.0
-        if (alone and running) or busy + load(point) > virtual_gpus + 1e-9:
+        if running and (alone or busy + load(point) > BUSY_BOUND * virtual_gpus):
             continue
         if any(weight(other) == 0.0 for other in running.values()):
             break
