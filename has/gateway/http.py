@@ -18,7 +18,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -68,7 +68,7 @@ def create_app(
         await media.close()
 
     app = FastAPI(title="HAS", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(_BodyBudget, most=bounds.bodies_bytes)
+    app.add_middleware(_BodyBudget, most=bounds.bodies_bytes, refused=seen.refused)
     app.add_middleware(_ApiKey, key=api_key)
     app.add_middleware(_Faults)
 
@@ -186,9 +186,10 @@ class _Faults:
 class _BodyBudget:
     """Bounds the bytes of all bodies held at once, from their arrival until their answer has ended."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, most: int, refused: Callable[[str], None]) -> None:
         self._app = app
         self._most = most
+        self._refused = refused
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,6 +200,7 @@ class _BodyBudget:
             message = await receive()
             size = len(message.get("body", b""))
             if size and self._held + size > self._most:
+                self._refused("memory")
                 raise Refused(1.0, "memory")
             mine += size
             self._held += size

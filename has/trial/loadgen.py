@@ -50,17 +50,20 @@ async def open_loop(
     `sent_s`. What `send` raises is raised here, and ends the others; so does a cancellation.
     """
     late_s = np.zeros(len(offsets_s))
-    async with asyncio.TaskGroup() as tasks:
-        ready = await prepare(0) if len(offsets_s) else None
-        start_s = clock() + LEAD_S
-        for i, offset_s in enumerate(offsets_s):
-            if i:
-                ready = await prepare(i)
-            due_s = start_s + float(offset_s)
-            # One sleep may end early by the clock's grain; and even a late request lets the others breathe.
-            await sleep(max(due_s - clock(), 0.0))
-            while (sent_s := clock()) < due_s:
-                await sleep(due_s - sent_s)
-            late_s[i] = sent_s - due_s
-            tasks.create_task(send(i, ready, sent_s))  # type: ignore[arg-type]  # None only when there is no request
+    ready = await prepare(0) if len(offsets_s) else None
+    start_s = clock() + LEAD_S
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for i, offset_s in enumerate(offsets_s):
+                if i:
+                    ready = await prepare(i)
+                due_s = start_s + float(offset_s)
+                # One sleep may end early by the clock's grain; and even a late request lets the others breathe.
+                await sleep(max(due_s - clock(), 0.0))
+                while (sent_s := clock()) < due_s:
+                    await sleep(due_s - sent_s)
+                late_s[i] = sent_s - due_s
+                tasks.create_task(send(i, ready, sent_s))  # type: ignore[arg-type]  # None only when there is no request
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None  # whoever failed first; the others were ended for it
     return Schedule(start_s, late_s)

@@ -124,7 +124,8 @@ async def _bench(
         base_url=api_root(url),
         headers={**headers, "Content-Type": "application/json"},
         timeout=httpx.Timeout(None, connect=10.0),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        # Servers drop idle connections after 5 s; one reused at that very moment would count as a failure.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
     ) as client:
         server = _Server(client)
         await server.meet(model)
@@ -177,9 +178,15 @@ class _Server:
         self.rule_model = ""
         self.extra: dict[str, Any] = {"ignore_eos": True}
         self.writer = Writer(bare=False)
+        self._keyless = False
 
     async def meet(self, model: str | None) -> None:
-        listed = await self._json("GET", "/models")
+        try:
+            listed = await self._json("GET", "/models")
+        except InputError:
+            if model is None or self._keyless:
+                raise
+            listed = {}  # not every server lists its models; the first request will tell
         cards = {
             card["id"]: card for card in listed.get("data", []) if isinstance(card, dict) and "id" in card
         }
@@ -236,6 +243,7 @@ class _Server:
                 mend="start it, or mend the URL",
             ) from error
         if response.status_code in (401, 403):
+            self._keyless = True
             raise InputError(
                 "the server wants another API key", where="argument", field="--api-key", mend="--api-key KEY"
             )
@@ -266,8 +274,10 @@ async def _ask(client: httpx.AsyncClient, body: bytes, sample: _Sample, timeout_
                 _take(sample, data, time.monotonic())
     except TimeoutError:
         sample.fault = "timeout"
-    except (httpx.HTTPError, ValueError, OSError) as error:
+    except (httpx.HTTPError, OSError) as error:
         sample.fault = type(error).__name__
+    except (ValueError, TypeError, AttributeError, KeyError):
+        sample.fault = "not a chat completion stream"
     else:
         if not sample.finished and sample.fault is None:
             sample.fault = "cut off"

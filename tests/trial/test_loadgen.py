@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from has.errors import InputError
 from has.trial.loadgen import LEAD_S, open_loop
 
 
@@ -92,5 +93,12 @@ def test_a_fault_in_a_send_ends_the_run():
         if i == 1:
             raise ZeroDivisionError
 
-    with pytest.raises(ExceptionGroup):
+    def fault(i):
+        if i == 2:
+            raise InputError("no such body")
+        return 0.0
+
+    with pytest.raises(ZeroDivisionError):
         run([0.0, 0.1, 0.2], answer=answer)
+    with pytest.raises(InputError):
+        run([0.0, 0.1, 0.2], prepare_s=fault)

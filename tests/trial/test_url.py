@@ -223,7 +223,37 @@ def test_a_server_that_knows_no_extras_is_asked_without():
     assert not any(job.ignore_eos for job in service.jobs)
 
 
+def without_models(app):
+    """`app`, but with no list of models, and answering what no client can read to every third streamed request."""
+    count = 0
+
+    async def odd(scope, receive, send):
+        nonlocal count
+        if scope["type"] == "http" and scope["path"] == "/v1/models":
+            scope = {**scope, "path": "/nowhere", "raw_path": b"/nowhere"}
+
+        async def twisted(message):
+            nonlocal count
+            if b'"finish_reason":"' in message.get("body", b"") and b"chunk" in message["body"]:
+                count += 1
+                if count % 3 == 0:
+                    message = {**message, "body": b"data: [1]\n\ndata: 5\n\n"}
+            await send(message)
+
+        await app(scope, receive, twisted)
+
+    return odd
+
+
 class TestWhoIsThere:
+    def test_a_server_that_lists_no_models_and_talks_nonsense_at_times(self):
+        with serving(without_models(create_app(Moody()))) as url:
+            with pytest.raises(InputError):
+                bench_url(url, requests(1))
+            run = bench_url(url, requests(6), model=MODEL)
+        assert run.faults == {"not a chat completion stream": 2}
+        assert run.figures(SLO)["completed"] == 4
+
     def test_nobody(self):
         with pytest.raises(RunError) as caught:
             bench_url("http://127.0.0.1:9", requests(1))
