@@ -92,7 +92,9 @@ class CapacityModel:
     `kv_tokens(pool candidate)` says how many KV tokens one decode worker holds (None: unlimited).
     `decode_slack` multiplies decode latencies where b* is chosen: 1 + e is pessimistic, 1 - e
     optimistic about which batch still meets the TPOT bound, which near the bound can be any.
-    `encode_shares` float[B+1] is encode's SM share by batch size, None for streams.
+    `encode_shares` float[B+1] is encode's SM share by batch size, None for streams. `optimism` above
+    0 makes what encoding leaves to local prefill an upper bound: the encoders are taken to be that
+    share faster, and their batches to be of one request (they only fill up when encode is pressed).
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class CapacityModel:
         encode_shares: np.ndarray | None,
         *,
         decode_slack: float = 1.0,
+        optimism: float = 0.0,
     ) -> None:
         self.latency = latency
         self.demand = demand
@@ -111,6 +114,7 @@ class CapacityModel:
         self.limits = limits
         self._shares = encode_shares
         self._decode_slack = decode_slack
+        self._optimism = optimism
         self.encode_per_worker = lru_cache(maxsize=None)(self._encode_per_worker)
         self.local_speed = lru_cache(maxsize=None)(self._local_speed)
         self.decode_batch = lru_cache(maxsize=None)(self._decode_batch)
@@ -159,7 +163,7 @@ class CapacityModel:
     def local_prefill(self, candidate: Candidate, rate: float) -> float:
         """C_L at `rate` requests a second."""
         encode = self._encode(candidate)
-        busy = min(1.0, rate / encode) if encode > 0 else 1.0
+        busy = min(1.0, rate * (1 - self._optimism) / encode) if encode > 0 else 1.0
         return self.idle_local_prefill(candidate) * (
             1 - busy * (1 - self.local_speed(candidate.encode_batch))
         )
@@ -181,7 +185,7 @@ class CapacityModel:
         """K·(1 - v)/C_E: what encoding takes from local prefill, per request."""
         lost = self.idle_local_prefill(candidate) * (1 - self.local_speed(candidate.encode_batch))
         encode = self._encode(candidate)
-        return 0.0 if encode == UNBOUNDED else _divide(lost, encode)
+        return 0.0 if encode == UNBOUNDED else _divide(lost * (1 - self._optimism), encode)
 
     def _encode(self, candidate: Candidate) -> float:
         return candidate.pool("encode") * self.encode_per_worker(candidate.encode_batch)
@@ -197,6 +201,7 @@ class CapacityModel:
 
     def _local_speed(self, bound: int) -> float:
         """v(B)."""
+        bound = 1 if self._optimism > 0 else bound
         alone = self._grid(Stage.PREFILL).seconds(100.0, 1.0, self.demand.total_tokens)
         share = (
             100.0 if self._shares is None else 100.0 - float(self._shares[min(bound, len(self._shares) - 1)])

@@ -26,7 +26,7 @@ from has.search.study import StudyMirror
 from has.search.surrogate import Observation, Posterior, Surrogate, Telemetry
 from has.search.trials import Measured, Trials, recalled, record, with_objective
 
-SHORTLIST = 24
+SHORTLIST = 32
 """Candidates that the surrogate looks at: the first ones of the simulator's ranking."""
 AUDIT_FROM = 8
 """The least budget of which one trial goes to a candidate that was cut."""

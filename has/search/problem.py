@@ -77,7 +77,7 @@ class Problem:
         """The table of the largest B; x* never falls with b, so a smaller B's table is its beginning."""
         given = self.settings.get("sm_table")
         if given is not None:
-            return given  # type: ignore[no-any-return]  # validated as part of a Deployment
+            return SmPartitioner(given).sm_table
         if not self.latency.covers(Stage.ENCODE):
             return None
         budget = self.settings.get("encode_slowdown_budget", 0.2)
@@ -160,7 +160,7 @@ class Problem:
             self._kv[key] = kv_capacity(self.deployment(candidate), self.profile.metadata, pool)
         return self._kv[key]
 
-    def capacity_model(self, decode_slack: float = 1.0) -> CapacityModel:
+    def capacity_model(self, *, decode_slack: float = 1.0, optimism: float = 0.0) -> CapacityModel:
         some = {
             k: self.settings[k]
             for k in ("max_num_seqs", "max_prefill_requests", "preprocess_workers")
@@ -168,7 +168,13 @@ class Problem:
         }
         limits = Limits(prefill_tokens=self.settings.get("max_num_batched_tokens") or 8192, **some)
         return CapacityModel(
-            self.latency, self.demand, self.slo, limits, self.encode_shares, decode_slack=decode_slack
+            self.latency,
+            self.demand,
+            self.slo,
+            limits,
+            self.encode_shares,
+            decode_slack=decode_slack,
+            optimism=optimism,
         )
 
     def at_rate(self, rate: float, requests: Requests | None = None) -> Requests:

@@ -99,7 +99,7 @@ class _Pruning:
         self.m = margin(self.error)
         self.cuts: list[Cut] = []
         self.notes: list[str] = []
-        self._optimist = problem.capacity_model(decode_slack=1 - self.error)
+        self._optimist = problem.capacity_model(decode_slack=1 - self.error, optimism=self.m)
         self._pessimist = problem.capacity_model(decode_slack=1 + self.error)
         self._floors: dict[tuple[object, ...], float] = {}
 
@@ -109,16 +109,19 @@ class _Pruning:
         rules: Sequence[Callable[[list[Candidate]], list[Candidate]]] | None = None,
     ) -> Pruned:
         left = list(candidates)
-        for rule in rules or (
-            self.reach,
-            self.memory,
-            self.floor,
-            self.deficit,
-            self.offload_interval,
-            self.batch_interval,
-            self.dominance,
-        ):
+        for rule in rules or (self.reach, self.memory):
             left = rule(left)
+        if rules is None:
+            possible = left
+            for rule in (
+                self.floor,
+                self.deficit,
+                self.offload_interval,
+                self.batch_interval,
+                self.dominance,
+            ):
+                left = rule(left)
+            left = self._guard_allocations(possible, left)
         kept = set(left)
         cuts = tuple(cut for cut in self.cuts if cut.candidate not in kept)
         return Pruned(tuple(left), cuts, tuple(self.notes))
@@ -206,8 +209,7 @@ class _Pruning:
             why = f"at its best B and s this allocation cannot keep up (here: {binding})"
             return Cut(c, "deficit", bound, best[c.allocation], self.m, why)
 
-        kept = self._cut(left, short)
-        return self._guard_allocations(left, kept, best)
+        return self._cut(left, short)
 
     def offload_interval(self, left: list[Candidate]) -> list[Candidate]:
         """One-sided: s that leaves one of the two prefill pools more than it can carry."""
@@ -227,12 +229,15 @@ class _Pruning:
                 )
             return None
 
-        return self._per_allocation(left, self._cut(left, outside))
+        return self._cut(left, outside)
 
     def batch_interval(self, left: list[Candidate]) -> list[Candidate]:
-        """One-sided: B too small to carry Ref, too slow for TTFT, or past the encoder's saturation."""
+        """One-sided: B too small to carry Ref, or past the encoder's saturation.
+
+        A full batch that would take longer than TTFT is no reason: its waiting budget is then nought,
+        and the batcher launches whatever waits as soon as the encoder is idle.
+        """
         need = (1 - self.m) * self._reference(left)
-        limit = self.problem.slo.ttft_s
         throughput = self._optimist.encode_per_worker
         batches = sorted({c.encode_batch for c in left if c.topology != "monolithic"})
         saturated = {
@@ -248,17 +253,13 @@ class _Pruning:
             carried = c.pool("encode") * throughput(c.encode_batch)
             if carried < need:
                 return Cut(c, "batch", need, carried, self.m, "encode batches this small cannot keep up")
-            slowest = self._batch_floor(c) * (1 - self.error)
-            if slowest > limit:
-                why = "a full batch's encode and prefill take longer than TTFT allows"
-                return Cut(c, "batch", limit, slowest, self.error, why)
             if c.encode_batch in saturated:
                 gain = throughput(c.encode_batch) / throughput(saturated[c.encode_batch]) - 1
                 why = f"encode gains only {gain:.1%} over batches of {saturated[c.encode_batch]}"
                 return Cut(c, "batch", SATURATED, gain, 0.0, why)
             return None
 
-        return self._per_allocation(left, self._cut(left, unfit))
+        return self._cut(left, unfit)
 
     def dominance(self, left: list[Candidate]) -> list[Candidate]:
         """Two-sided, cautious: far less carried than a candidate that is no slower without a queue."""
@@ -298,17 +299,11 @@ class _Pruning:
         return model.of(c, self.problem.kv_tokens(c)).limit
 
     def _ttft_floor(self, c: Candidate) -> float:
-        return self._quantile(c, 1)
-
-    def _batch_floor(self, c: Candidate) -> float:
-        return self._quantile(c, c.encode_batch)
-
-    def _quantile(self, c: Candidate, batch: int) -> float:
         local = c.topology == "disaggregated" and c.share < 1
         remote = c.topology == "e_pd" or c.offload > 0
-        key = (batch, local, remote)
+        key = (local, remote)
         if key not in self._floors:
-            services = self.problem.services(batch, local=local, remote=remote, worst=False)
+            services = self.problem.services(1, local=local, remote=remote, worst=False)
             self._floors[key] = float(np.quantile(services, self.problem.slo.attainment))
         return self._floors[key]
 
@@ -341,21 +336,14 @@ class _Pruning:
         )
         return left
 
-    def _guard_allocations(
-        self, left: list[Candidate], kept: list[Candidate], best: dict[Allocation, float]
-    ) -> list[Candidate]:
-        """Never fewer than three allocations: the next best ones stay."""
-        have = {c.allocation for c in kept}
-        ranked = sorted({c.allocation for c in left} - have, key=lambda a: -best[a])
-        back = set(ranked[: max(0, LEAST_ALLOCATIONS - len(have))])
-        return [c for c in left if c.allocation in have or c.allocation in back]
-
-    @staticmethod
-    def _per_allocation(left: list[Candidate], kept: list[Candidate]) -> list[Candidate]:
-        """An allocation that was kept keeps a candidate: where a rule cut all of one, none of them."""
-        alive = {c.allocation for c in kept}
+    def _guard_allocations(self, possible: list[Candidate], kept: list[Candidate]) -> list[Candidate]:
+        """Never fewer than three allocations: of the next best ones, the candidate that carries most comes back."""
         chosen = set(kept)
-        emptied = {c.allocation for c in left} - alive
-        if len(alive) >= LEAST_ALLOCATIONS or not emptied:
-            return kept
-        return [c for c in left if c in chosen or c.allocation in emptied]
+        have = {c.allocation for c in kept}
+        for c in sorted(possible, key=lambda c: -self._own_r(c, self._optimist)):
+            if len(have) >= LEAST_ALLOCATIONS:
+                break
+            if c.allocation not in have:
+                have.add(c.allocation)
+                chosen.add(c)
+        return [c for c in possible if c in chosen]

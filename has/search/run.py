@@ -55,7 +55,7 @@ FINALISTS = {True: 2, False: 3}
 CONFIRM_REQUESTS = {True: 80, False: 3000}
 OFFERED = 0.9
 """Live max-rate trials offer this share of the largest rate the simulator predicts: near the knee, where trials tell."""
-CUT_IN_SIGHT = 300
+CUT_IN_SIGHT = 1500
 """Cut candidates that are simulated for the guard and the audit: those that bounds say could carry most."""
 
 

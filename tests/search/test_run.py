@@ -54,7 +54,9 @@ def essence(outcome: Any) -> Any:
     said.pop("run")
     for key in ("run", "date", "reproduce", "digests", "executor"):
         said["best"]["evidence"].pop(key, None)
-    trials = [(t.kind, t.state, t.deployment.digest(), t.objective, t.figures, t.rate) for t in outcome.trials]
+    trials = [
+        (t.kind, t.state, t.deployment.digest(), t.objective, t.figures, t.rate) for t in outcome.trials
+    ]
     return json.loads(json.dumps(said, default=str)), trials
 
 
@@ -84,7 +86,17 @@ def test_run_folder_holds_everything(profile: Profile, workload: Workload, tmp_p
     }  # fmt: skip
     lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
     assert len(lines) == len(outcome.trials) <= 8
-    assert {"number", "state", "deployment", "objective", "figures", "reason", "seed", "started_at", "duration_s"} <= set(lines[0])
+    assert {
+        "number",
+        "state",
+        "deployment",
+        "objective",
+        "figures",
+        "reason",
+        "seed",
+        "started_at",
+        "duration_s",
+    } <= set(lines[0])
     assert [line["number"] for line in lines] == list(range(len(lines)))
     best = load_deployment(folder / "best.yaml")
     assert best == outcome.best
@@ -208,9 +220,7 @@ def test_an_slo_below_one_prefill_says_which_bound_and_by_how_much(
         run(profile, workload, ttft_ms=50.0)
 
 
-def test_memory_that_admits_nothing_names_itself_and_the_figure(
-    workload: Workload, tmp_path: Path
-) -> None:
+def test_memory_that_admits_nothing_names_itself_and_the_figure(workload: Workload, tmp_path: Path) -> None:
     large = make_profile(
         memory_bytes=48 * 10**9,
         weights_bytes={"encoder": 10**9, "lm": 69 * 10**9},

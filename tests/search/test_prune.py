@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+from instances import random_instance
+from small import make_profile, make_workload
+
+from has.core.space import SearchSpace
+from has.errors import InfeasibleError
+from has.search.objective import Objective
+from has.search.predict import Predictor
+from has.search.problem import Problem
+from has.search.prune import LEAST_ALLOCATIONS, margin, only_possible, prune
+from has.search.screen import keep_simulators_best, screen
+from has.search.space import Candidate, enumerate_space
+from has.sim.draw import draw_requests
+
+SPACE = SearchSpace(version=1)
+
+
+def problem(
+    *, rate: float | None = 8.0, gpus: int = 8, workload: object = None, **profile: object
+) -> Problem:
+    workload = workload or make_workload()
+    rates = () if rate is None else (rate,)
+    return Problem(
+        gpus=gpus,
+        profile=make_profile(**profile),
+        workload=workload,
+        objective=Objective("goodput" if rates else "max-rate", rates, workload.slo),
+        requests=draw_requests(workload, rate=8.0, requests=200, seed=0),
+        base_rate=8.0,
+        settings={"model": "synthetic"},
+        batches=SPACE.encode_batch,
+    )
+
+
+def _survives(seed: int) -> tuple[float, float]:
+    """Best true value among what is kept, and overall, when the planner's latencies are 25 % wrong."""
+    instance = random_instance(seed)
+    truth = instance.exhaustive()
+    planner = Predictor(instance.planned)
+    pruned = prune(instance.planned, instance.candidates, instance.offered)
+    kept = screen(planner, pruned.kept, instance.planned.requests, lambda _: None)
+    cut = screen(planner, [c.candidate for c in pruned.cuts], instance.planned.requests, lambda _: None)
+    pruned = keep_simulators_best(pruned, instance.planned.objective, kept, cut)
+    return max(truth[c].value for c in pruned.kept), max(score.value for score in truth.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_optimum_survives_latencies_wrong_by_a_quarter(seed: int) -> None:
+    survived, best = _survives(seed)
+    assert survived >= 0.99 * best
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20, 220))
+def test_the_optimum_survives_more_of_them(seed: int) -> None:
+    survived, best = _survives(seed)
+    assert survived >= 0.99 * best
+
+
+def test_most_of_the_space_goes_and_every_cut_says_why() -> None:
+    asked = problem(rate=None)
+    everything = enumerate_space(SPACE, 8)
+    pruned = prune(asked, everything, None)
+    assert len(pruned.kept) < 0.3 * len(everything)
+    assert sorted([*pruned.kept, *(cut.candidate for cut in pruned.cuts)]) == sorted(everything)
+    for cut in pruned.cuts:
+        assert cut.rule
+        assert cut.reason
+        assert cut.margin >= 0
+    assert sum(pruned.by_rule.values()) == len(pruned.cuts)
+
+
+def test_margin_is_what_two_stages_wrong_in_opposite_ways_shift() -> None:
+    assert margin(0.25) == pytest.approx(0.40)
+    assert margin(0.10) == pytest.approx(0.1818, abs=1e-4)
+    assert margin(0.0) == 0.0
+
+
+def test_a_larger_stated_error_keeps_more() -> None:
+    everything = enumerate_space(SPACE, 8)
+    kept = [len(prune(problem(rate=None, error=e), everything, None).kept) for e in (0.0, 0.1, 0.25)]
+    assert kept[0] < kept[1] < kept[2]
+
+
+def test_at_overload_something_is_always_kept() -> None:
+    """No allocation is stable at a thousand requests a second; the bound is relative to the best."""
+    pruned = prune(problem(rate=1000.0), enumerate_space(SPACE, 8), 1000.0)
+    assert len({c.allocation for c in pruned.kept}) >= LEAST_ALLOCATIONS
+
+
+def test_never_fewer_than_three_allocations() -> None:
+    lopsided = problem(rate=None, encode_s=2.0, prefill_s=0.01, decode_s=0.001, error=0.0)
+    pruned = prune(lopsided, enumerate_space(SPACE, 8), None)
+    assert len({c.allocation for c in pruned.kept}) >= LEAST_ALLOCATIONS
+
+
+def large_model(gpu_bytes: int) -> dict[str, object]:
+    """34B in bf16."""
+    return {
+        "memory_bytes": gpu_bytes,
+        "weights_bytes": {"encoder": 600 * 10**6, "lm": 69 * 10**9},
+        "kv_bytes_per_token": 245_760,
+    }
+
+
+def test_memory_forces_full_offload_where_the_encoder_gpus_cannot_hold_the_lm() -> None:
+    space = SearchSpace(version=1, tensor_parallel={"prefill": [2], "decode": [2]})
+    model = large_model(48 * 10**9) | {"weights_bytes": {"encoder": 12 * 10**9, "lm": 69 * 10**9}}
+    asked = problem(rate=None, **model)
+    # Half the LM (34.5 GB) beside an encoder of 12 GB is over 43.2 GB by more than the 5 % of tolerance.
+    pruned = only_possible(asked, enumerate_space(space, 8))
+    assert {c.share for c in pruned.kept if c.topology == "disaggregated"} == {1.0}
+    assert {c.candidate.share for c in pruned.cuts} >= {0.0, 0.1, 0.9}
+    asked = problem(rate=None, **large_model(48 * 10**9))
+    wide = SearchSpace(version=1, tensor_parallel={"prefill": [1], "decode": [2]})
+    with_tp1 = [c for c in enumerate_space(wide, 8) if c.topology == "disaggregated"]
+    with pytest.raises(InfeasibleError, match="memory admits no candidate"):
+        only_possible(asked, with_tp1)
+
+
+def test_memory_names_the_pool_and_the_figures() -> None:
+    with pytest.raises(InfeasibleError) as answer:
+        prune(problem(**large_model(24 * 10**9)), enumerate_space(SPACE, 8), 8.0)
+    assert "69.0 GB" in answer.value.message
+    assert "21.6 GB" in answer.value.message
+
+
+def test_unchecked_memory_is_said() -> None:
+    assert any(
+        "memory is not checked" in note for note in only_possible(problem(), enumerate_space(SPACE, 4)).notes
+    )
+
+
+def test_batches_beyond_the_profiles_reach_are_never_candidates() -> None:
+    space = SearchSpace(version=1, encode_batch=[1, 64, 65])
+    points = enumerate_space(space, 4)
+    kept = only_possible(problem(gpus=4), points).kept
+    assert {c.encode_batch for c in kept} == {0, 1, 64}
+
+
+def test_restoring_takes_cuts_back() -> None:
+    pruned = prune(problem(rate=None), enumerate_space(SPACE, 8), None)
+    victim: Candidate = pruned.cuts[0].candidate
+    back = pruned.restore([victim], "because")
+    assert victim in back.kept
+    assert all(cut.candidate != victim for cut in back.cuts)
+    assert back.notes[-1] == "because"
