@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,9 +34,9 @@ def test_a_region_that_is_too_small_is_refused() -> None:
 
 
 def test_the_memory_has_no_name() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = set(Path("/dev/shm").iterdir())
     channel = Channel.create(1 << 20)
-    assert set(os.listdir("/dev/shm")) == before
+    assert set(Path("/dev/shm").iterdir()) == before
     channel.close()
 
 

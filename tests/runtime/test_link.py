@@ -50,9 +50,7 @@ def test_the_end_of_a_worker_is_told_once() -> None:
         gateway, theirs = pair()
         ended: list[int] = []
         gone = asyncio.Event()
-        gateway.attach(
-            asyncio.get_running_loop(), lambda _: None, lambda: (ended.append(1), gone.set())
-        )
+        gateway.attach(asyncio.get_running_loop(), lambda _: None, lambda: (ended.append(1), gone.set()))
         theirs.close()
         await asyncio.wait_for(gone.wait(), 20)
         gateway.send({"to": "nobody"})

@@ -1,0 +1,134 @@
+"""Roles and what the pool refuses; and that nothing is left of it, however it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from has.core.deployment import Deployment
+from has.errors import MissingError
+from has.runtime.pool import WarmPool, plan_roles
+from tests.runtime.live import deployment, table
+
+MODEL = "tiny-image"
+
+
+def test_every_gpu_has_its_place() -> None:
+    roles = plan_roles(deployment(MODEL), 4)
+    assert [place for place, _ in roles.values()] == [
+        ("encode", 0),
+        ("prefill", 0),
+        ("decode", 0),
+        ("decode", 1),
+        ("preprocess", 0),
+        ("preprocess", 1),
+    ]
+
+
+def test_tensor_parallelism_is_for_an_engine() -> None:
+    plan = deployment(MODEL, alloc={"encode": 1, "prefill": 1, "decode": 2}, tensor_parallel={"decode": 2})
+    with pytest.raises(MissingError, match="tensor parallelism") as error:
+        plan_roles(plan, 4)
+    assert "vllm" in error.value.mend
+
+
+def test_more_gpus_than_are_here() -> None:
+    with pytest.raises(MissingError, match="4 GPUs, 2 are here"):
+        plan_roles(deployment(MODEL), 2)
+    with pytest.raises(MissingError, match="virtual"):
+        WarmPool(MODEL, 9)
+
+
+def test_a_model_that_is_not_bundled() -> None:
+    with pytest.raises(MissingError, match="bundled"):
+        WarmPool("Qwen/Qwen2.5-VL-7B-Instruct", 1)
+
+
+def settings() -> dict:
+    return {"seed": 0, "streams": False, "slots": 4, "kv_tokens": None, "max_tokens": 256}
+
+
+@pytest.mark.live
+def test_roles_change_without_a_reload(pools) -> None:
+    pool = pools(MODEL)
+
+    async def change(plan: Deployment) -> dict[str, int]:
+        await pool.configure(plan, settings())
+        await pool.rest()
+        return dict(pool.pids)
+
+    first = asyncio.run(change(deployment(MODEL)))
+    second = asyncio.run(change(deployment(MODEL, "monolithic")))
+    third = asyncio.run(change(deployment(MODEL, "e_pd")))
+    assert first == second == third, "the same processes"
+
+
+HOLDER = """
+import asyncio, json, sys
+from has.runtime.pool import WarmPool
+from tests.runtime.live import deployment, table
+
+pool = WarmPool("tiny-image", 4, nominal=table("tiny-image"))
+
+async def main():
+    await pool.configure(deployment("tiny-image"), {"seed": 0, "streams": False, "slots": 4, "kv_tokens": None, "max_tokens": 256})
+    print(json.dumps(pool.pids), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+def gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, None])
+def test_nothing_is_left_of_a_process_that_held_a_pool(number: int | None) -> None:
+    before = set(Path("/dev/shm").iterdir())
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert holder.stdout is not None
+    pids = list(json.loads(holder.stdout.readline()).values())
+    assert len(pids) == 1 + 4 + 2
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    children = [child.pid for child in psutil.Process(holder.pid).children(recursive=True)]
+    assert set(pids) <= set(children)
+    if number is None:
+        holder.communicate("", timeout=30)  # its input ends, and it with it, without a word to the pool
+    else:
+        holder.send_signal(number)
+        holder.wait(timeout=30)
+    assert gone([*pids, *children])
+    assert set(Path("/dev/shm").iterdir()) == before
+
+
+@pytest.mark.live
+def test_a_closed_pool_leaves_no_process_and_no_descriptor() -> None:
+    me = psutil.Process()
+    descriptors = me.num_fds()
+    pool = WarmPool(MODEL, 2, nominal=table(MODEL))
+    pids = list(pool.pids.values())
+    pool.close()
+    pool.close()
+    assert gone(pids)
+    assert me.num_fds() == descriptors
