@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import shutil
+import ssl
+import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -239,3 +242,48 @@ def test_listed_hosts():
     assert not host_allowed("a.example", ["*.a.example"])
     assert not host_allowed("ba.example", ["*.a.example", "a.example"])
     assert not host_allowed("", ["a.example"])
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program to make a certificate")
+@pytest.mark.parametrize(("name", "comes"), [("pictures.example", True), ("other.example", False)])
+def test_the_certificate_is_held_against_the_name_not_the_address(tmp_path, name, comes):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Host)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+
+    class SecureToLoopback(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request):
+            assert request.url.host == PUBLIC
+            request.url = request.url.copy_with(host="127.0.0.1", port=server.server_address[1])
+            return await super().handle_async_request(request)
+
+    async def resolver(_host, _port):
+        return [PUBLIC]
+
+    async def fetch():
+        transport = SecureToLoopback(verify=ssl.create_default_context(cafile=str(certificate)))
+        urls = MediaUrls(Limits(), ["pictures.example"], resolver=resolver, transport=transport)
+        try:
+            return await urls.load("https://pictures.example/a.png", "image", "p")
+        except BadRequest as error:
+            return error
+        finally:
+            await urls.close()
+
+    try:
+        result = asyncio.run(fetch())
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert isinstance(result, BadRequest) != comes
+    if comes:
+        assert result.data == b"pictures.example/a.png"
