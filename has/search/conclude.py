@@ -1,0 +1,223 @@
+"""From finished trials to an outcome: baselines, confirmation, evidence, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from has.core.deployment import Deployment
+from has.core.requests import Requests
+from has.core.trial import Trial, TrialState
+from has.core.workload import Workload
+from has.errors import InfeasibleError, RunError
+from has.files.deployment import deployment_yaml
+from has.files.tables import save_table
+from has.search.confirm import Choice, confirm, finalists, objective_of
+from has.search.evidence import WITHIN_PERCENT, evidence
+from has.search.journal import Journal, RunFolder, pruned_rows, trial_rows
+from has.search.loop import Loop
+from has.search.outcome import Baseline, Outcome
+from has.search.problem import Problem
+from has.search.question import Asked
+from has.search.space import Candidate
+from has.search.trials import record
+from has.sim.draw import draw_requests
+
+FINALISTS = {True: 2, False: 3}
+CONFIRM_REQUESTS = {True: 80, False: 3000}
+"""By whether trials are live."""
+
+
+def score_own(loop: Loop, asked: Asked) -> dict[str, tuple[Deployment, Trial]]:
+    """The user's deployments, as they are, under this search's SLO and requests."""
+    journal = Journal(asked.folder.file("baselines.jsonl"))
+    scored: dict[str, tuple[Deployment, Trial]] = {}
+    for number, (name, deployment) in enumerate(asked.own_baselines.items()):
+        trial = journal.get(number)
+        if trial is None:
+            kind = f"baseline:{name}"
+            asked.callbacks.trial_started(number, deployment.label, kind, loop.trials.offered, float("nan"))
+            upper = loop.uncalibrated.limit_of(deployment)
+            run = partial(loop.trials.run, deployment, upper)
+            trial, measured = record(number, kind, deployment, loop.problem.seed, run)
+            value = None if measured.score is None else loop.deployment_value(deployment, measured, upper)
+            trial = replace(trial, objective=value)
+            journal.append(trial)
+            asked.callbacks.trial_finished(trial, float("nan"), loop.best_trial, replayed=False)
+        scored[name] = (deployment, trial)
+    return scored
+
+
+def conclude(
+    loop: Loop,
+    asked: Asked,
+    everything: Sequence[Candidate],
+    baselines: Mapping[str, Candidate | None],
+    own: Mapping[str, tuple[Deployment, Trial]],
+    workload: Workload,
+) -> Outcome:
+    tell, problem, question = asked.callbacks, loop.problem, asked.question
+    ranking = finalists(loop, frozenset(everything), FINALISTS[asked.live])
+    if not ranking:
+        reasons = sorted({t.reason or "ended early" for t in loop.finished.values()})
+        raise RunError(
+            f"every trial failed: {'; '.join(reasons[:3])}",
+            mend="see trials.jsonl in the run folder for each reason",
+        )
+    tell.stage("confirming", f"{len(ranking)} finalists under other arrivals and loads")
+    choice = confirm(
+        loop,
+        ranking,
+        Journal(asked.folder.file("confirmations.jsonl")),
+        lambda seed: _other_arrivals(problem, workload, seed, CONFIRM_REQUESTS[asked.live]),
+        live=asked.live,
+    )
+    feasible = loop.feasible(choice.candidate)
+    scored = {**_scored_baselines(loop, baselines, asked), **{n: _own(t) for n, t in own.items()}}
+    confidence = {
+        "within_percent": WITHIN_PERCENT,
+        "probability": loop.posterior([*loop.shortlist]).probability_within(
+            choice.candidate, WITHIN_PERCENT, problem.seed
+        ),
+    }
+    run = asked.folder.path
+    tell.stage("writing", "" if run is None else str(run))
+    found = evidence(
+        loop,
+        choice,
+        scored,
+        confidence,
+        feasible,
+        run=None if run is None else str(run),
+        question=question,
+        digests=asked.digests,
+        executor=type(asked.executor).__name__,
+        notes=loop.pruned.notes,
+    )
+    deployment = problem.deployment(choice.candidate)
+    in_force = float(f"{_rate_to_write(loop, choice):.6g}")
+    best = deployment.model_copy(update={"rate": in_force, "evidence": found})
+    trial = loop.finished[choice.candidate]
+    outcome = Outcome(
+        best=best,
+        figures=trial.figures or {},
+        objective=choice.value,
+        unit=problem.objective.unit,
+        feasible=feasible,
+        trials=tuple(loop.journal),
+        confirmations=choice.confirmations,
+        pruned=loop.pruned.cuts,
+        baselines=scored,
+        confidence=confidence,
+        simulations=loop.simulations,
+        candidates={"all": len(everything), "kept": len(loop.pruned.kept)},
+        run=run,
+        runners_up=choice.runners_up,
+        notes=loop.pruned.notes,
+    )
+    _write(asked.folder, outcome)
+    tell.finished(outcome)
+    if not feasible:
+        raise InfeasibleError(_why_not(loop, choice), least_bad=outcome, mend=_mend(problem))
+    return outcome
+
+
+def _scored_baselines(
+    loop: Loop, baselines: Mapping[str, Candidate | None], asked: Asked
+) -> dict[str, Baseline]:
+    """Those that were trials already, and the rest run now, outside the budget."""
+    journal = Journal(asked.folder.file("baselines.jsonl"))
+    number = len(asked.own_baselines)
+    scored: dict[str, Baseline] = {}
+    for name, candidate in baselines.items():
+        if candidate is None:
+            scored[name] = Baseline(None, None, None, "memory admits no such deployment")
+            continue
+        deployment = loop.problem.deployment(candidate)
+        if candidate not in loop.finished:
+            known = journal.get(number)
+            if known is None:
+                known = _extra(loop, number, f"baseline:{name}", candidate, deployment)
+                journal.append(known)
+            number += 1
+            loop.finished[candidate] = known
+        trial = loop.finished[candidate]
+        value = objective_of(loop, candidate) if trial.state == TrialState.COMPLETE else None
+        scored[name] = Baseline(deployment, trial.figures, value, trial.reason)
+    return scored
+
+
+def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment: Deployment) -> Trial:
+    """A run outside the budget, without early end; nothing is learned from it."""
+    loop.callbacks.trial_started(number, deployment.label, kind, loop.trials.offered, float("nan"))
+    upper = loop.uncalibrated.limit(candidate)
+    loop.trials.incumbent = None
+    trial, measured = record(
+        number, kind, deployment, loop.problem.seed, lambda: loop.trials.run(deployment, upper)
+    )
+    if measured.score is not None:
+        trial = replace(trial, objective=loop.objective(candidate, measured))
+    loop.callbacks.trial_finished(trial, float("nan"), loop.best_trial, replayed=False)
+    return trial
+
+
+def _own(scored: tuple[Deployment, Trial]) -> Baseline:
+    deployment, trial = scored
+    return Baseline(deployment, trial.figures, trial.objective, trial.reason)
+
+
+def _rate_to_write(loop: Loop, choice: Choice) -> float:
+    objective = loop.problem.objective
+    if objective.name != "max-rate":
+        return max(objective.rates)
+    return (
+        choice.value if choice.value > 0 else loop.finished[choice.candidate].rate or loop.problem.base_rate
+    )
+
+
+def _why_not(loop: Loop, choice: Choice) -> str:
+    trial = loop.finished[choice.candidate]
+    figures, slo = trial.figures or {}, loop.problem.slo
+    ttft = (figures.get("ttft_ms") or {}).get("p90")
+    tpot = (figures.get("tpot_ms") or {}).get("p90")
+    seen = [f"{figures.get('attainment') or 0:.1%} of requests meet it, {slo.attainment:.1%} should"]
+    if ttft is not None:
+        seen.append(f"TTFT p90 {ttft:.4g} ms of {slo.ttft_ms:g}")
+    if tpot is not None:
+        seen.append(f"TPOT p90 {tpot:.4g} ms of {slo.tpot_ms:g}")
+    at = "" if trial.rate is None else f" at {trial.rate:.4g} requests/s"
+    floors = [note for note in loop.pruned.notes if "for every candidate" in note]
+    because = f" ({floors[0]})" if floors else ""
+    return f"nothing meets the SLO{because}; the least bad, {choice.candidate.label}{at}: {', '.join(seen)}"
+
+
+def _mend(problem: Problem) -> str:
+    if problem.objective.name == "max-rate":
+        return "loosen --ttft-ms, --tpot-ms or --attainment"
+    return "lower --rate, give more --gpus, or loosen --ttft-ms, --tpot-ms or --attainment"
+
+
+def _other_arrivals(problem: Problem, workload: Workload, seed: int, count: int) -> Requests:
+    """The workload drawn with another seed; of a trace, the same requests in another order."""
+    if workload.arrivals.process != "trace":
+        return draw_requests(
+            workload, rate=problem.base_rate, requests=count, seed=seed, model=problem.settings["model"]
+        )
+    listed = problem.requests[:count]
+    order = np.random.default_rng(seed).permutation(len(listed))
+    return replace(listed[order], arrival_ns=listed.arrival_ns)
+
+
+def _write(folder: RunFolder, outcome: Outcome) -> None:
+    if folder.path is None:
+        return
+    rows = trial_rows(outcome.trials)
+    save_table(rows, folder.path / "trials.csv")
+    save_table(rows, folder.path / "trials.parquet")
+    columns = ["candidate", "topology", "alloc", "tensor_parallel", "encode_batch", "prefill_offload"]
+    columns += ["rule", "bound", "value", "margin", "reason"]
+    save_table(pruned_rows(outcome.pruned), folder.path / "pruned.csv", columns)
+    folder.write("best.yaml", deployment_yaml(outcome.best))

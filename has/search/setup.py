@@ -1,0 +1,146 @@
+"""From a question to a search that can start: requests drawn, space pruned, everything simulated once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from has.core.profile import Profile
+from has.core.slo import Slo
+from has.core.workload import Workload
+from has.search.ensemble import SimulatedEnsemble
+from has.search.events import Callbacks
+from has.search.journal import Journal
+from has.search.loop import Lists, Loop
+from has.search.objective import Objective
+from has.search.predict import Predictor
+from has.search.problem import Problem, rate_in_force
+from has.search.prune import Pruned
+from has.search.question import TRIALS, Asked
+from has.search.screen import Scores, baseline_candidates, ranked, screen
+from has.search.space import Candidate
+from has.search.study import StudyMirror
+from has.search.surrogate import Surrogate
+from has.search.trials import Trials
+from has.sim.draw import draw_requests
+
+LONG, COARSE = 1000, 300
+"""Requests that the objective is judged on in simulation, and of a first look."""
+OFFERED = 0.9
+"""Live max-rate trials offer this share of the largest rate the simulator predicts: near the knee, where trials tell."""
+CUT_IN_SIGHT = 1500
+"""Cut candidates that are simulated for the guard and the audit: those that bounds say could carry most."""
+
+
+def make_problem(profile: Profile, workload: Workload, asked: Asked) -> tuple[Problem, Lists]:
+    question, model = asked.question, asked.question["model"]
+    rates = tuple(question["rates"])
+    objective = Objective(question["objective"], rates, Slo(**question["slo"]), question["price"])
+    trace = workload.arrivals.process == "trace"
+    whole = draw_requests(
+        workload,
+        rate=None if trace else max(rates, default=None) or workload.arrivals.rate or 1.0,
+        requests=None if trace else max(LONG, question["requests"]),
+        seed=question["seed"],
+        model=model,
+    )
+    base = (
+        rate_in_force(workload, whole) if trace else max(rates, default=None) or workload.arrivals.rate or 1.0
+    )
+    settings = {"model": model, **question["settings"]}
+    if trace:
+        settings.setdefault("rate_estimate", "online")
+    problem = Problem(
+        gpus=question["gpus"],
+        profile=profile,
+        workload=workload,
+        objective=objective,
+        requests=whole[: max(LONG, question["requests"])],
+        base_rate=base,
+        seed=question["seed"],
+        settings=settings,
+        batches=asked.space.encode_batch,
+    )
+    trial = whole[: question["requests"]]
+    long = trial if not asked.live else whole[:LONG]
+    return problem, Lists(trial=trial, long=long, coarse=long[:COARSE])
+
+
+def screen_all(predictor: Predictor, pruned: Pruned, lists: Lists, tell: Callbacks) -> tuple[Scores, Scores]:
+    objective = predictor.problem.objective
+    total = len(pruned.kept)
+    kept = screen(predictor, pruned.kept, lists.coarse, lambda n: tell.progress("predicting", n, total))
+    possible = [c.candidate for c in pruned.cuts if c.rule not in ("reach", "memory")]
+    possible = sorted(possible, key=predictor.limit, reverse=True)[:CUT_IN_SIGHT]
+    best = max((score.value for score in kept.values()), default=0.0)
+    at_least = best if objective.name == "max-rate" else None
+    cut = screen(
+        predictor,
+        possible,
+        lists.coarse,
+        lambda n: tell.progress("guarding", n, len(possible)),
+        at_least=at_least,
+    )
+    return kept, cut
+
+
+def choose_baselines(
+    predictor: Predictor, problem: Problem, asked: Asked, budgets: Sequence[int], lists: Lists
+) -> tuple[dict[str, Candidate | None], Scores]:
+    """Of each kind the point that the simulator likes best; None where memory admits none."""
+    best: dict[str, Candidate | None] = {}
+    scores: Scores = {}
+    for name, points in baseline_candidates(problem, asked.space, budgets).items():
+        own = screen(predictor, points, lists.coarse, lambda _: None)
+        best[name] = ranked(problem.objective, own)[0] if own else None
+        scores |= own
+    return best, scores
+
+
+def rate_to_offer(problem: Problem, kept: Scores, predictor: Predictor) -> float:
+    best = max((score.value for score in kept.values()), default=0.0)
+    if best <= 0:
+        best = 0.5 * max(predictor.limit(c) for c in kept)
+    return float(f"{OFFERED * best:.4g}")
+
+
+def make_loop(
+    problem: Problem,
+    lists: Lists,
+    asked: Asked,
+    pruned: Pruned,
+    kept: Scores,
+    cut: Scores,
+    baselines: Mapping[str, Candidate | None],
+    surrogate: Surrogate,
+    ensemble: SimulatedEnsemble,
+    predictor: Predictor,
+    rate: float | None,
+) -> Loop:
+    exhaustive = asked.sampler.exhaustive
+    inside = {*kept, *cut}
+    counted = {name: c for name, c in baselines.items() if c is not None and c in inside}
+    asked_for = asked.question["trials"]
+    budget = asked_for or (len({*kept, *counted.values()}) if exhaustive else TRIALS[asked.live])
+    if len(set(counted.values())) > budget / 2:
+        counted = {}
+    path = asked.folder.file("trials.jsonl")
+    return Loop(
+        problem,
+        lists,
+        Trials(problem, asked.executor, lists.trial, rate, early_end=not exhaustive),
+        pruned,
+        kept,
+        cut,
+        counted,
+        asked.sampler,
+        surrogate,
+        ensemble,
+        predictor,
+        Journal(path),
+        StudyMirror(
+            asked.folder.file("optuna.log"), gpus=problem.gpus, direction=problem.objective.direction
+        ),
+        asked.callbacks,
+        budget,
+        audits=asked.question["prune"] and not exhaustive,
+    )
