@@ -14,11 +14,12 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy"}
+_njit: Callable[..., Any] = numba.njit  # its stubs do not know `_nrt`
+_OPTIONS = {"cache": True, "error_model": "numpy"}
 
 
 def compiled(function: F) -> F:
     try:
-        return cast(F, numba.njit(**_OPTIONS, _nrt=False)(function))
+        return cast(F, _njit(**_OPTIONS, _nrt=False)(function))
     except KeyError:
-        return cast(F, numba.njit(**_OPTIONS)(function))
+        return cast(F, _njit(**_OPTIONS)(function))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +143,7 @@ def _mixture(
     count = len(arrival_ns)
     weights = np.array([entry.weight for entry in workload.requests])
     which = generator.choice(len(weights), size=count, p=weights / weights.sum())
-    columns = {
+    columns: dict[str, Any] = {
         name: np.zeros(count, np.int64)
         for name in ("modality", "items", "media_tokens", "prompt_tokens", "output_tokens")
     }
