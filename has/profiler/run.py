@@ -160,7 +160,7 @@ def _measure(
                     and len(again) < most_again
                 ):
                     again.add(point.key)
-                    waiting.append(point)
+                    waiting.insert(0, point)  # as it is, the longest of those left must not come last
                     continue
                 work.add(point, measured)
                 tell(
