@@ -154,11 +154,7 @@ def _measure(
             for index, reply in fleet.replies():
                 point = running.pop(index)
                 measured = Measured(tuple(reply.pop("samples")), **reply)
-                if (
-                    measured.ratio > P90_BOUND.get(point.stage, 1.0)
-                    and point.key not in again
-                    and len(again) < most_again
-                ):
+                if measured.disturbed(point.stage) and point.key not in again and len(again) < most_again:
                     again.add(point.key)
                     waiting.insert(0, point)  # as it is, the longest of those left must not come last
                     continue
