@@ -1,0 +1,166 @@
+"""Whatever dies and whoever leaves, no request is lost and nothing stays reserved."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+
+import pytest
+
+from has.core.deployment import Deployment
+from has.gateway.pools import Ticket
+from has.gateway.port import Admit, Encode, Prefill, Preprocess
+from has.gateway.scheduler import Scheduler
+
+PLANS = {
+    "disaggregated": {
+        "alloc": {"encode": 2, "prefill": 2, "decode": 2},
+        "encode_batch": 3,
+        "prefill_offload": 0.4,
+    },
+    "e_pd": {"alloc": {"encode": 2, "prefill_decode": 2}, "encode_batch": 2},
+    "monolithic": {"alloc": {"all": 3}},
+}
+POOLS = {
+    "disaggregated": {"preprocess": 2, "encode": 2, "prefill": 2, "decode": 2},
+    "e_pd": {"preprocess": 2, "encode": 2, "mixed": 2},
+    "monolithic": {"preprocess": 2, "mixed": 3},
+}
+
+
+class Chaos:
+    """Workers that take random times, die at random instants and come back; clients that leave."""
+
+    def __init__(self, topology: str, seed: int) -> None:
+        self.random = random.Random(seed)
+        plan = PLANS[topology]
+        self.deployment = Deployment.model_validate(
+            {
+                "version": 1,
+                "model": "m",
+                "topology": topology,
+                "gpus": sum(plan["alloc"].values()),
+                "slo": {"ttft_ms": 1000, "tpot_ms": 50},
+                "preprocess_workers": 2,
+                **plan,
+            }
+        )
+        self.scheduler = Scheduler(self.deployment, media_rate=8.0, kv_tokens=5000, seed=seed)
+        self.pools = POOLS[topology]
+        self.epoch: Counter = Counter()
+        self.down: set = set()
+        self.heap: list = []
+        self.count = 0
+        self.now_s = 0.0
+        self.ends: Counter = Counter()
+        self.launched: Counter = Counter()
+
+    def later(self, delay_s: float, call) -> None:
+        self.count += 1
+        heapq.heappush(self.heap, (self.now_s + delay_s, self.count, call))
+
+    def run(self, requests: int, kills: int) -> None:
+        for i in range(requests):
+            self.later(self.random.uniform(0, 6), lambda i=i: self.arrive(i))
+        for _ in range(kills):
+            self.later(self.random.uniform(0, 8), self.kill)
+        while self.heap or self.scheduler.next_due_s() is not None:
+            due_s = self.scheduler.next_due_s()
+            if due_s is not None and (not self.heap or due_s <= self.heap[0][0]):
+                self.now_s = max(self.now_s, due_s)
+            else:
+                self.now_s, _, call = heapq.heappop(self.heap)
+                call()
+            for command in self.scheduler.advance(self.now_s):
+                self.start(command)
+
+    def arrive(self, i: int) -> None:
+        media = self.random.random() < 0.8
+        ticket = Ticket(i, self.now_s, media, 64 * media, 30, self.random.choice([1, 5, 9]))
+        assert self.scheduler.arrive(ticket, self.now_s) is None
+        if self.random.random() < 0.15:
+            self.later(self.random.uniform(0, 3), lambda: self.leave(i))
+
+    def leave(self, i: int) -> None:
+        if i in self.scheduler.tickets:
+            self.scheduler.cancel(i)
+            self.ends[i] += 1
+
+    def kill(self) -> None:
+        pool = self.random.choice(list(self.pools))
+        worker = self.random.randrange(self.pools[pool])
+        if (pool, worker) in self.down:
+            return
+        self.epoch[pool, worker] += 1
+        self.down.add((pool, worker))
+        for ticket in self.scheduler.lost(pool, worker, self.now_s):
+            if ticket.answered:
+                self.scheduler.cancel(ticket.request)
+                self.ends[ticket.request] += 1
+            else:
+                self.scheduler.retry(ticket.request, self.now_s, preprocessed=self.random.random() < 0.5)
+        self.later(self.random.uniform(0.1, 1.5), lambda: self.back(pool, worker))
+
+    def back(self, pool: str, worker: int) -> None:
+        self.down.discard((pool, worker))
+        self.scheduler.back(pool, worker, self.now_s)
+
+    def start(self, command) -> None:
+        match command:
+            case Preprocess():
+                place, ended = (
+                    ("preprocess", command.server),
+                    lambda: self.scheduler.preprocessed(command.server, self.now_s),
+                )
+            case Encode():
+                place, ended = (
+                    ("encode", command.worker),
+                    lambda: self.scheduler.encoded(
+                        command.worker, self.now_s, lambda _: self.random.uniform(0, 0.1)
+                    ),
+                )
+            case Prefill():
+                place = ("prefill" if command.remote else "encode", command.worker)
+                ended = lambda: self.prefilled(command)  # noqa: E731  # as in the cases around it
+            case Admit():
+                place = ("decode" if "decode" in self.pools else "mixed", command.worker)
+                ended = lambda: self.finished(command.request)  # noqa: E731  # as in the cases around it
+        assert place not in self.down, "work is given to the living"
+        epoch = self.epoch[place]
+        self.later(self.random.uniform(0.01, 0.6), lambda: ended() if self.epoch[place] == epoch else None)
+        if "mixed" in place:
+            self.later(0.005, lambda: self.scheduler.answered(command.request))
+
+    def prefilled(self, command: Prefill) -> None:
+        batch = self.scheduler.prefilled(command.remote, command.worker, self.now_s)
+        for ticket in batch:
+            if ticket.output_tokens == 1 and not self.ends[ticket.request]:
+                self.ends[ticket.request] += 1
+
+    def finished(self, request: int) -> None:
+        if request in self.scheduler.tickets:
+            self.scheduler.finish(request)
+            self.ends[request] += 1
+
+
+@pytest.mark.parametrize("topology", PLANS)
+@pytest.mark.parametrize("seed", range(25))
+def test_every_request_ends_exactly_once(topology: str, seed: int) -> None:
+    chaos = Chaos(topology, seed)
+    chaos.run(requests=60, kills=12)
+    assert chaos.ends == Counter(range(60))
+    scheduler = chaos.scheduler
+    assert scheduler.tickets == {}
+    assert scheduler.unanswered == 0
+    assert sum(map(scheduler.decode.reserved, range(len(scheduler.decode.held)))) == 0
+    assert not any(lane.running for lane in (*scheduler.remote.lanes, *scheduler.preprocess.lanes))
+    assert not any(e.waiting or e.local_queue or len(e.batcher) for e in scheduler.encoders)
+
+
+def test_each_router_keeps_the_floor_law() -> None:
+    chaos = Chaos("disaggregated", 3)
+    chaos.run(requests=80, kills=0)
+    for encoder in chaos.scheduler.encoders:
+        router = encoder.router
+        assert router.remote == router.total * 2 // 5
