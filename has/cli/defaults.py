@@ -32,5 +32,5 @@ class Defaults:
             width = max(len(f"{option} {value}") for option, value, _ in self._taken)
             talk.say("defaults taken:")
             for option, value, why in self._taken:
-                talk.say(f"  {f'{option} {value}'.ljust(min(width, 44))}  {why}".rstrip())
+                talk.say(f"  {f'{option} {value}'.ljust(min(width, 72))}  {why}".rstrip())
         self._taken.clear()

@@ -38,14 +38,22 @@ def command(
     each pool, another B or s, 10 % more or less load; runners-up and baselines of its run.
     """
     with talk(json=json, quiet=quiet) as t:
-        from has.cli import wiring
         from has.files.deployment import load_deployment
+        from has.report.explanation import describe_explanation
+        from has.report.terminal import draw
+        from has.search.explain import explain
+        from has.sim.run import kernel_is_cached
 
         defaults = Defaults()
         plan = load_deployment(deployment)
         evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults)
+        if rate is None and workload is None and evidence.run is not None and plan.rate is not None:
+            rate = plan.rate
+            defaults.note("--rate", f"{rate:g}", "what the search chose the deployment for")
         defaults.note("--seed", seed)
         inputs.note_deployment_defaults(plan, defaults)
         defaults.tell(t)
-        data, words = wiring.explanation(plan, evidence, rate=rate, seed=seed)
-        t.result(data, words)
+        if not kernel_is_cached():
+            t.say("compiling the simulator, once for this machine: about half a minute")
+        told = explain(plan, evidence.profile, evidence.workload, rate=rate, seed=seed)
+        t.result(told, lambda: draw(describe_explanation(plan, told)))

@@ -29,12 +29,16 @@ class Bars:
     full: float = 1.0
 
 
+Part = str | Table | Bars
+"""What stands under a heading; a plain string is a paragraph."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands under it. A plain string is a paragraph."""
+    """A heading and what stands under it."""
 
     title: str
-    parts: Sequence[str | Table | Bars]
+    parts: Sequence[Part]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,10 @@ def utilisation(figures: Figures) -> Bars:
 
 def sections(figures: Figures) -> list[Section]:
     """All of it, as sections."""
-    return [
-        Section("Outcome", [headline(figures)]),
-        Section("Latencies", [latencies(figures)]),
-        Section("Stages", [stages(figures)]),
-    ]
+    told = [Section("Outcome", [headline(figures)]), Section("Latencies", [latencies(figures)])]
+    by_stage = stages(figures)
+    # A server seen from outside tells nothing of its stages.
+    return [*told, Section("Stages", [by_stage])] if by_stage.rows else told
 
 
 def one_line(figures: Figures) -> str:

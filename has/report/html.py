@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from has.report.document import Bars, Document, Section, Table, number, numeric_columns
+from has.report.document import Bars, Document, Part, Section, Table, number, numeric_columns
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --rule: #c9d1d9; --soft: #f3f5f7; --bar: #2f6f9f; }
@@ -54,7 +54,7 @@ def _section(section: Section) -> str:
     )
 
 
-def _part(part: str | Table | Bars) -> str:
+def _part(part: Part) -> str:
     if isinstance(part, Table):
         return _table(part)
     if isinstance(part, Bars):

@@ -8,7 +8,7 @@ from typing import Any
 
 from has.core.trial import Trial, TrialState
 from has.report.answer import answer_lines, baseline_table
-from has.report.document import Bars, Document, Section, Table, number, two_columns
+from has.report.document import Bars, Document, Part, Section, Table, number, two_columns
 from has.report.nouns import describe_deployment, flatten
 from has.report.run import Run
 
@@ -151,7 +151,7 @@ def _prediction(run: Run) -> Section | None:
             ("TPOT p99, ms", ("tpot_ms", "p99")),
         )
     ]
-    parts: list[str | Table | Bars] = [Table(("of the best", "measured", "predicted"), rows)]
+    parts: list[Part] = [Table(("of the best", "measured", "predicted"), rows)]
     error = run.evidence.get("run_prediction_error_percent") or {}
     if error:
         words = ", ".join(f"{name} {value:.1f} %" for name, value in error.items())
@@ -199,7 +199,7 @@ def _runners_up(run: Run) -> Section | None:
 
 
 def _reproduce(run: Run) -> Section:
-    parts: list[str | Table | Bars] = []
+    parts: list[Part] = []
     if run.evidence.get("reproduce"):
         parts.append(str(run.evidence["reproduce"]))
     facts = {key: value for key, value in run.manifest.items() if key not in ("question", "command")}
