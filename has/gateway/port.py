@@ -129,10 +129,11 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One request could not go on, for a reason of its own (too long, a fault while computing it)."""
+    """One request could not go on. `transient`: for want of room, which will come back."""
 
     request: int
     error: str
+    transient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,14 @@ class Back:
     worker: int
 
 
-Event = Preprocessed | Encoded | Prefilled | Stepped | Failed | Lost | Back
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Workers can no longer be replaced: nothing will be served any more."""
+
+    reason: str
+
+
+Event = Preprocessed | Encoded | Prefilled | Stepped | Failed | Lost | Back | Broken
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from has.gateway.observer import EncodeWorkerState, Observer, ServiceState
 from has.gateway.pools import Lane, Ticket
 from has.gateway.port import (
     Back,
+    Broken,
     Command,
     Encode,
     Encoded,
@@ -142,6 +143,7 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
         self._draining = False
+        self.broken = ""
         self._idle = asyncio.Event()
         self._idle.set()
         self._first_tokens: deque[float] = deque()
@@ -160,6 +162,8 @@ class Service:
         return self._max_model_len
 
     def not_ready(self) -> str | None:
+        if self.broken:
+            return self.broken
         if self._draining:
             return "shutting down"
         scheduler = self.scheduler
@@ -289,8 +293,13 @@ class Service:
                     self.scheduler.finish(request)
                     self._over(request)
                 self.observer.stage_done("decode", 0.0, event.end_s - event.start_s)
+            case Failed(transient=True):
+                self._fail(event.request, Unavailable(event.error, retry_after_s=1.0))
             case Failed():
                 self._fail(event.request, Interrupted(f"a worker could not compute it: {event.error}"))
+            case Broken():
+                self.broken = event.reason
+                self.stop(event.reason)
             case Lost():
                 self._lost(event, now_s)
             case Back():
@@ -298,7 +307,8 @@ class Service:
                 self.scheduler.back(event.pool, event.worker, now_s)
             case _:
                 assert_never(event)
-        self._advance(now_s if isinstance(event, Failed | Lost | Back) else event.end_s)
+        if not self.broken:
+            self._advance(now_s if isinstance(event, Failed | Lost | Back | Broken) else event.end_s)
 
     def _preprocessed(self, event: Preprocessed) -> None:
         running = self._running.get(event.request)

@@ -107,6 +107,8 @@ class WarmPool:
         self.on_message: Callable[[PoolName, int, Message], None] = lambda *_: None
         self.on_lost: Callable[[PoolName, int, str], None] = lambda *_: None
         self.on_back: Callable[[PoolName, int], None] = lambda *_: None
+        self.on_broken: Callable[[str], None] = lambda _: None
+        self.broken = ""
         for index in range(gpus):
             self._fork(f"gpu{index}")
 
@@ -132,6 +134,8 @@ class WarmPool:
         MissingError for a deployment this runtime cannot run.
         """
         roles = plan_roles(deployment, self.gpus)
+        if self.broken:
+            raise RunError(self.broken)
         self._turn += 1
         self._loop = asyncio.get_running_loop()
         self.arena = Arena(self.channel.n_bytes)
@@ -212,6 +216,9 @@ class WarmPool:
             for future in member.waiting:
                 if not future.done():
                     future.set_exception(error)
+            if not self.broken:
+                self.broken = error.message
+                self.on_broken(self.broken)
             return
         successor.place, successor.role, successor.waiting = place, member.role, member.waiting
         self._attach(successor)

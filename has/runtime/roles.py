@@ -210,14 +210,18 @@ class EncodeRole(PrefillRole):
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
         self._kept: dict[int, list[Tensor]] = {}
+        self._wanted: set[int] = set()
+        self._lock = threading.Lock()
         self._encode = QueuedLane("encode", bench.gpu, self._encode_batch)
 
     def handle(self, message: Message) -> None:
         match message["do"]:
             case "encode":
+                with self._lock:
+                    self._wanted.update(request["id"] for request in message["requests"])
                 self._encode.put(message)
             case "drop":
-                self._kept.pop(message["id"], None)
+                self._forget(message["id"])
             case _:
                 super().handle(message)
 
@@ -229,7 +233,17 @@ class EncodeRole(PrefillRole):
         return self._kept[request["id"]] if request["counts"] else []
 
     def done_with(self, request: Message) -> None:
-        self._kept.pop(request["id"], None)
+        self._forget(request["id"])
+
+    def _forget(self, request: int) -> None:
+        with self._lock:
+            self._wanted.discard(request)
+            self._kept.pop(request, None)
+
+    def _keep(self, request: int, embeddings: list[Tensor]) -> None:
+        with self._lock:
+            if request in self._wanted:  # else its client left while it was encoded
+                self._kept[request] = embeddings
 
     def _encode_batch(self, message: Message) -> None:
         bench, requests = self.bench, message["requests"]
@@ -240,7 +254,7 @@ class EncodeRole(PrefillRole):
             for request, items in zip(requests, media, strict=True):
                 mine = [next(embeddings) for _ in items]
                 if request["out"] is None:
-                    self._kept[request["id"]] = mine
+                    self._keep(request["id"], mine)
                 else:
                     bench.put(tuple(request["out"]), torch.cat(mine))
 

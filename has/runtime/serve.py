@@ -13,6 +13,7 @@ import uvicorn
 from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.device.cpu import nominal_table
+from has.errors import RunError
 from has.gateway.http import create_app
 from has.gateway.metrics import Metrics
 from has.gateway.scheduler import SmTable
@@ -163,6 +164,8 @@ async def _serve(
     try:
         await server.serve(sockets=[sock])
         await drained
+        if service.broken:
+            raise RunError(service.broken, mend="start it again")
     finally:
         announced.cancel()
         drained.cancel()
@@ -179,6 +182,9 @@ async def _announce(server: uvicorn.Server, ready: Callable[[], None]) -> None:
 async def _drain_with(server: uvicorn.Server, service: Service, drain_s: float, say: Say) -> None:
     """From the moment the server is told to stop, take nothing new and hurry what waits."""
     while not server.should_exit:
+        if service.broken:
+            server.should_exit = True
+            return
         await asyncio.sleep(0.05)
     say("draining; once more Ctrl-C to end now")
     if not await service.drain(drain_s):

@@ -7,6 +7,7 @@ prefilled, or taken in by a mixed worker), KV (until its decode worker has copie
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
@@ -14,6 +15,7 @@ from typing import Any, assert_never
 from has.gateway.port import (
     Admit,
     Back,
+    Broken,
     Command,
     Encode,
     Encoded,
@@ -102,6 +104,7 @@ class PoolWorkers:
         pool.on_message = self._message
         pool.on_lost = self._lost
         pool.on_back = lambda place, index: self._handle(Back(place, index))
+        pool.on_broken = lambda reason: self._handle(Broken(reason))
 
     def listen(self, handle: Callable[[Event], None]) -> None:
         self._handle = handle
@@ -172,9 +175,9 @@ class PoolWorkers:
         for region in self._orphans.pop(lane, ()):
             self.pool.arena.release(region)
 
-    def _fail(self, request: int, error: str) -> None:
+    def _no_room(self, request: int) -> None:
         # Said from within a command, answered like an event: the gateway handles one thing at a time.
-        self.pool.later(lambda: self._handle(Failed(request, error)))
+        self.pool.later(lambda: self._handle(Failed(request, NO_ROOM, transient=True)))
 
     def _preprocess(self, command: Preprocess) -> None:
         held = self._held.get(command.request)
@@ -185,7 +188,8 @@ class PoolWorkers:
             regions = [self._put(held, "raw", len(frame)) for frame in frames]
             for region, frame in zip(regions, frames, strict=True):
                 if region is None:
-                    self._give_up_preprocessing(command, NO_ROOM)
+                    self._no_room(command.request)
+                    self._free_server(command.request, command.server)
                     return
                 self.pool.channel.write_bytes(region, frame)
             items.append(
@@ -199,8 +203,10 @@ class PoolWorkers:
             held.workers.add(("preprocess", command.server))
         self._send("preprocess", command.server, {"do": "preprocess", "id": command.request, "media": items})
 
-    def _give_up_preprocessing(self, command: Preprocess, error: str) -> None:
-        event = Preprocessed(command.request, command.server, command.start_s, command.start_s, 0, error)
+    def _free_server(self, request: int, server: int) -> None:
+        """The server is done with a request that did not become of it what it should."""
+        now_s = time.monotonic()
+        event = Preprocessed(request, server, now_s, now_s, 0, "given up")
         self.pool.later(lambda: self._handle(event))
 
     def _encode(self, command: Encode) -> None:
@@ -213,7 +219,7 @@ class PoolWorkers:
             if not local:
                 region = self._put(held, "embeddings", sum(held.counts) * self._embedding_bytes)
                 if region is None:
-                    self._fail(request, NO_ROOM)
+                    self._no_room(request)
                     continue
             held.workers.add(("encode", command.worker))
             requests.append({"id": request, "media": held.media, "out": region})
@@ -240,7 +246,7 @@ class PoolWorkers:
             if held.output_tokens > 1:
                 kv = self._put(held, "kv", len(held.prompt) * self._kv_bytes)
                 if kv is None:
-                    self._fail(request, NO_ROOM)
+                    self._no_room(request)
                     continue
             held.workers.add((pool, command.worker))
             requests.append({**self._prompt_message(request, held), "kv": kv})
@@ -321,7 +327,8 @@ class PoolWorkers:
                     if region is None:
                         self._release(held, "media")
                         self._send("preprocess", server, {"do": "drop", "id": message["id"]})
-                        self._give_up_preprocessing(Preprocess(message["id"], server, 0.0), NO_ROOM)
+                        self._no_room(message["id"])
+                        self._free_server(message["id"], server)
                         return
                     array[2] = region
                     regions.append(region)
@@ -329,7 +336,7 @@ class PoolWorkers:
         if held is None:
             # Cancelled meanwhile; the server is free again all the same.
             self._send("preprocess", server, {"do": "drop", "id": message["id"]})
-            self._give_up_preprocessing(Preprocess(message["id"], server, 0.0), "cancelled")
+            self._free_server(message["id"], server)
             return
         self._writing["preprocess", server] = {message["id"]}
         self._send("preprocess", server, {"do": "store", "id": message["id"], "regions": regions})

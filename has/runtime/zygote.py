@@ -31,6 +31,7 @@ from has.runtime.channel import Channel
 
 PR_SET_PDEATHSIG = 1
 PR_SET_TIMERSLACK = 29
+FORK_TIMEOUT_S = 30.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -84,6 +85,8 @@ class Zygote:
                 mend=first.get("mend", ""),
             )
 
+        self._sock.settimeout(FORK_TIMEOUT_S)
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -99,8 +102,8 @@ class Zygote:
         descriptor = array.array("i", [theirs.fileno()]).tobytes()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)]
         try:
-            self._sock.sendmsg([json.dumps({"fork": key}).encode()], rights)
-            theirs.close()
+            with theirs:
+                self._sock.sendmsg([json.dumps({"fork": key}).encode()], rights)
             while (message := self._receive()).get("forked") != key:
                 if not message:
                     raise RunError("the process that starts workers has ended")
@@ -206,10 +209,8 @@ def _worker(
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         status = 0  # the gateway is gone, and so are we
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
+    except BaseException as error:
+        print(f"has: worker {key} ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(status)
 

@@ -78,6 +78,7 @@ class LocalExecutor:
         table = nominal
         if table is None and is_bundled(model):
             table = nominal_table(model, OPEN, total_share=total_share)
+        self._table = table
         self.pool = WarmPool(model, gpus, nominal=table)
         self._load = SyntheticLoad(model)
 
@@ -88,6 +89,9 @@ class LocalExecutor:
             jobs = self._load.jobs(requests)
         except (MissingError, InputError) as error:
             return Outcome(TrialState.FAILED, reason=str(error))
+        if self.pool.broken:
+            self.pool.close()
+            self.pool = WarmPool(self.pool.model, self.pool.gpus, nominal=self._table)
         outcome = Outcome(TrialState.FAILED, reason="not run")
         for _ in range(ATTEMPTS):
             try:
@@ -132,7 +136,11 @@ class LocalExecutor:
             await self.pool.rest()
         live = LiveRecords(deployment, requests, run.answers, log, run.t0_s)
         verdict = gate(live.spans(), run.late_s)
-        telemetry: dict[str, Any] = {"gate": asdict(verdict), "load_late_ms": run.late_s * 1e3}
+        telemetry: dict[str, Any] = {
+            "gate": asdict(verdict),
+            "load_late_ms": run.late_s * 1e3,
+            "nominal_digest": self.pool.facts["nominal"],
+        }
         if self._latency is not None:
             telemetry["stages"] = service_ratios(live.works, self._latency, streams=service.scheduler.streams)
         fault = run.fault()

@@ -13,8 +13,9 @@ import has.runtime.pool as pool_module
 from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
 from has.gateway.job import Job, MediaBytes
 from has.gateway.port import Back, Encode, Lost, Prefill, Preprocess, Stepped
+from has.runtime.pool import WarmPool
 from has.runtime.start import open_service
-from tests.runtime.live import answer, deployment, job, reference
+from tests.runtime.live import answer, deployment, job, reference, table
 
 pytestmark = pytest.mark.live
 MODEL = "tiny-image"
@@ -235,3 +236,21 @@ def test_what_does_not_end_in_time_is_given_up_with_an_error(pools) -> None:
                 await task
 
     asyncio.run(run())
+
+
+def test_when_workers_can_no_longer_be_replaced_everyone_is_told() -> None:
+    async def run() -> list:
+        pool = WarmPool(MODEL, 4, nominal=table(MODEL))
+        try:
+            encode = lambda entry: isinstance(entry, Encode)  # noqa: E731  # one line, one use
+            trial = Trial(pool, when=encode, then=lambda _: os.kill(pool.pids["zygote"], signal.SIGKILL))
+            async with trial as service:
+                results = await asyncio.gather(*(outcome(service, job(MODEL, i)) for i in range(3)))
+                assert service.not_ready()
+                with pytest.raises(Unavailable):
+                    await service.submit(job(MODEL, 4))
+                return results
+        finally:
+            pool.close()
+
+    assert all(isinstance(result, Unavailable | Interrupted) for result in asyncio.run(run()))
