@@ -17,8 +17,8 @@ from has.search.trials import Measured, Trials, plain, record
 
 CLEARLY = 1.02
 """How much more goodput a runner-up must show in the confirmation runs to take the first place."""
-FAR_BEHIND = 0.1
-"""A candidate this much behind the first is no finalist."""
+CLOSE, FAR_BEHIND = 0.03, 0.1
+"""Behind the first by less than the one: what met the SLO goes first. By more than the other: no finalist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,7 @@ def finalists(loop: Loop, inside: frozenset[Candidate], count: int) -> list[tupl
     belief = loop.posterior(complete)
     mean = dict(zip(complete, belief.mean.tolist(), strict=True))
     cost = loop.problem.objective
-    pool = [c for c in complete if loop.feasible(c)] or complete
-    if cost.name != "cost":
-        top = max(mean[c] for c in pool)
-        pool = [c for c in pool if mean[c] >= top - FAR_BEHIND * abs(top)]
+    pool = _in_reach(loop, complete, mean)
     chosen: list[tuple[Candidate, float]] = []
     while pool and len(chosen) < count:
         if cost.name == "cost" and loop.feasible(pool[0]):
@@ -66,6 +63,19 @@ def finalists(loop: Loop, inside: frozenset[Candidate], count: int) -> list[tupl
         chosen.append((best, objective_of(loop, best, mean[best])))
         pool.remove(best)
     return chosen
+
+
+def _in_reach(loop: Loop, complete: list[Candidate], mean: dict[Candidate, float]) -> list[Candidate]:
+    """Those that met the SLO, unless they are so far behind in the posterior that they did by luck."""
+    meets = [c for c in complete if loop.feasible(c)]
+    if loop.problem.objective.name == "cost":
+        return meets or complete
+    top = max(mean.values())
+    for share in (CLOSE, FAR_BEHIND):
+        near = [c for c in meets if mean[c] >= top - share * abs(top)]
+        if near:
+            return near
+    return [c for c in complete if mean[c] >= top - FAR_BEHIND * abs(top)]
 
 
 def objective_of(loop: Loop, candidate: Candidate, mean: float | None = None) -> float:
