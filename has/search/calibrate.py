@@ -22,6 +22,8 @@ from has.search.surrogate import FACTORS, Telemetry
 
 SD = 0.02
 """Of a log ratio from one trial of some hundred requests."""
+SD_LOCAL = 0.08
+"""Of a local prefill's: how long it runs on how many SMs depends on how busy encode is, not on itself alone."""
 FEWEST = 10
 """Batches below which a mean service time tells too little."""
 
@@ -54,7 +56,8 @@ def telemetry(
         if ratio is None:
             continue
         row = _row(name, simulated)
-        rows.append(Telemetry(row, math.log(ratio) + float(row @ centre), SD))
+        sd = SD_LOCAL if name == "prefill_local" else SD
+        rows.append(Telemetry(row, math.log(ratio) + float(row @ centre), sd))
     return rows
 
 

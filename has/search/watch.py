@@ -45,6 +45,8 @@ class Watch:
         )
 
     def _growing(self, progress: Progress) -> str | None:
+        if progress.sent * CHECKPOINTS < progress.total * len(self._backlogs):
+            self._backlogs.clear()  # the executor has begun the trial anew
         if progress.sent * CHECKPOINTS < progress.total * (len(self._backlogs) + 1):
             return None
         self._backlogs.append(progress.sent - progress.finished)
