@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,12 @@ from has.core.records import Records
 from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.workload import Workload
+from has.errors import InputError
+from has.files.validate import validate
 from has.latency.lookup import LatencyModel
+from has.sim.compiled import is_cached
 from has.sim.draw import at_rate, draw_requests, media_share
+from has.sim.pipeline import run as run_kernel
 from has.sim.simulator import Simulator
 
 
@@ -82,6 +87,10 @@ def simulate_run(
 
     Raises InputError where the profile does not reach (four times its largest batch or tokens).
     """
+    if not (warmup_s >= 0 and math.isfinite(warmup_s)):
+        raise InputError(
+            "not a span", where="argument", field="warmup_s", value=warmup_s, allowed="at least 0"
+        )
     replayed = isinstance(workload, Requests) or workload.arrivals.process == "trace"
     drawn = _drawn(deployment, workload, rate, requests, seed)
     if isinstance(workload, Requests):
@@ -89,9 +98,7 @@ def simulate_run(
     else:
         share, workload_slo, workload_rate = media_share(workload), workload.slo, workload.arrivals.rate
     in_force = rate or workload_rate or deployment.rate or (drawn.mean_rate if replayed else None)
-    bounds = slo or workload_slo or deployment.slo
-    if not isinstance(bounds, Slo):
-        bounds = Slo.model_validate(bounds)
+    bounds = _slo(slo) or workload_slo or deployment.slo
     simulator = Simulator(profile)
     simulator.check_sizes(drawn)
     records = simulator.run(
@@ -148,14 +155,12 @@ def profile_warnings(deployment: Deployment, latency: LatencyModel) -> list[str]
 
 
 def kernel_is_cached() -> bool:
-    """Whether the compiled kernel is on disk; if not, the first run compiles it, which takes a while."""
-    from has.sim.pipeline import run
+    """Whether the compiled kernel is at hand; if not, the first run compiles it, which takes a while."""
+    return is_cached(run_kernel)
 
-    cache = getattr(run, "_cache", None)
-    if run.signatures or cache is None:  # type: ignore[attr-defined]  # a numba dispatcher, not a function
-        return bool(run.signatures)  # type: ignore[attr-defined]  # as above
-    overloads = cache._cache_file._load_index()
-    return bool(overloads)
+
+def _slo(slo: Slo | Mapping[str, float] | None) -> Slo | None:
+    return slo if slo is None or isinstance(slo, Slo) else validate(Slo, dict(slo), "argument slo")
 
 
 def _drawn(
