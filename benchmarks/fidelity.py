@@ -109,6 +109,7 @@ def measure(config: dict[str, Any], profile: Profile, out: Path, only: str | Non
                     "simulated": brief(expected),
                     "live": None if outcome.figures is None else brief(dict(outcome.figures)),
                     "gate": outcome.telemetry.get("gate"),
+                    "cores_used": outcome.telemetry.get("cores_used"),
                     "stages": outcome.telemetry.get("stages"),
                 }
                 print(json.dumps(row), file=sys.stderr, flush=True)

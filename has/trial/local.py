@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -34,6 +35,7 @@ from has.models.names import VOCAB_SIZE, is_bundled
 from has.runtime.pool import WarmPool, plan_roles
 from has.runtime.serve import sm_table_of
 from has.runtime.start import open_service
+from has.trial.host_load import busy, cores_used
 from has.trial.live_load import SyntheticLoad, fitted
 from has.trial.live_records import Answer, LiveRecords
 from has.trial.live_service import service_ratios
@@ -127,19 +129,26 @@ class LocalExecutor:
         gc.freeze()
         gc.disable()
         precise_sleep()
+        pids = [os.getpid(), *self.pool.pids.values()]
+        before = busy(pids)
         try:
             stopped = await run.play()
         finally:
             gc.enable()
             gc.unfreeze()
+            cores = cores_used(before, busy(pids))
             service.stop("the trial is over")
             await self.pool.rest()
         live = LiveRecords(deployment, requests, run.answers, log, run.t0_s)
         verdict = gate(live.spans(), run.late_s)
+        if not verdict.passed and cores is not None:
+            reason = f"{verdict.reason}; other processes used {cores['others']:.2f} cores"
+            verdict = replace(verdict, reason=reason)
         telemetry: dict[str, Any] = {
             "gate": asdict(verdict),
             "load_late_ms": run.late_s * 1e3,
             "nominal_digest": self.pool.facts["nominal"],
+            "cores_used": cores,
         }
         if self._latency is not None:
             telemetry["stages"] = service_ratios(live.works, self._latency, streams=service.scheduler.streams)
