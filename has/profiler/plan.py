@@ -75,7 +75,7 @@ class Axes:
 
 
 AXES: dict[Size, Axes] = {
-    "quick": Axes((20, 35, 50, 65, 80, 100), (1, 2, 4, 8), (32, 64, 128), (64, 192), (64, 256), (64, 256)),
+    "quick": Axes((20, 35, 50, 65, 80, 100), (1, 2, 4, 8), (32, 64, 112), (64, 192), (64, 256), (64, 256)),
     "full": Axes(
         (10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
         (1, 2, 3, 4, 6, 8, 12, 16),
@@ -86,7 +86,7 @@ AXES: dict[Size, Axes] = {
     ),
 }
 SAMPLING: dict[Size, Sampling] = {
-    "quick": Sampling(2, 6, 0.04, cap_s=1.5),
+    "quick": Sampling(2, 6, 0.04, cap_s=1.0),
     "full": Sampling(5, 20, 0.03, cap_s=30.0),
 }
 DECODE_REACH = 4
@@ -165,10 +165,10 @@ def load(point: Point) -> float:
     """How many virtual GPUs a point keeps busy at most: one beside a companion, else its SM share of one.
 
     A decode step is bound by memory and may use all there is at any share; and its steps are so short that
-    loading its sequences, which nothing paces, costs as much again.
+    loading its sequences, which nothing paces, costs half as much again.
     """
     if point.stage is Stage.DECODE:
-        return 2.0
+        return 1.5
     return 1.0 if point.companion else point.sm_percent / 100.0
 
 

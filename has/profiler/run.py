@@ -30,7 +30,7 @@ from has.profiler.points import Measured, WorkFile, work_file_path
 
 WORKERS_PER_GPU = 2
 """Points on few SMs leave most of a slice idle; so more points than GPUs are measured at once."""
-BUSY_BOUND = 0.85
+BUSY_BOUND = 0.95
 """Share of the slices that points may keep busy: what is left is for preparing others, which is not paced."""
 REPEATED_SHARE = 10
 """Of this many points one may be measured again; a host that disturbs more will not be quieter then."""
