@@ -1,10 +1,13 @@
-"""How the kernel is compiled: as everything in HAS, with three differences.
+"""How the kernel is compiled: `entry` for what Python calls, `compiled` for what only the kernel calls.
+
+As everything in HAS, with these differences:
 
 - No reference counts. The kernel allocates nothing and hands no array out; counting references to its
   two arrays at every call would be most of the time of a run (an atomic increment each).
 - No checks of divisors: none is ever zero.
-- The copy on disk is kept by the state of *all* compiled sources. numba looks at the caller's file
-  alone, so that after an update of has/policy a kernel with the old policy in it would run on.
+- Only entries get a wrapper for Python and a copy on disk, with all that they call inside it.
+- That copy is kept by the state of *all* compiled sources. numba looks at the caller's file alone, so
+  that after an update of has/policy a kernel with the old policy in it would run on.
 
 numba's switches for the first and the last are not public; where a version lacks them, the kernel is
 the same, slower, and to be cleared by hand (`make clean`) after such an update.
@@ -20,8 +23,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_njit: Callable[..., Any] = numba.njit  # its stubs do not know `_nrt`
-_OPTIONS = {"cache": True, "error_model": "numpy"}
+_njit: Callable[..., Any] = numba.njit  # its stubs do not know all of its options
 _FLOORS = ("policy", "latency", "sim")
 
 
@@ -36,15 +38,24 @@ _STAMP = _state_of_sources()
 
 
 def compiled(function: F) -> F:
+    """`function`, for compiled callers only."""
+    return _compile(function, cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def entry(function: F) -> F:
     """`function`, compiled on first call and kept on disk."""
-    try:
-        dispatcher = _njit(**_OPTIONS, _nrt=False)(function)
-    except KeyError:
-        dispatcher = _njit(**_OPTIONS)(function)
+    dispatcher = _compile(function, cache=True)
     file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(file, "_source_stamp"):
         file._source_stamp = _STAMP
-    return cast(F, dispatcher)
+    return dispatcher
+
+
+def _compile(function: F, **options: bool) -> F:
+    try:
+        return cast(F, _njit(error_model="numpy", _nrt=False, **options)(function))
+    except KeyError:  # an option that this numba does not know
+        return cast(F, _njit(error_model="numpy", cache=options["cache"])(function))
 
 
 def is_cached(function: Callable[..., Any]) -> bool:

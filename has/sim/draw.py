@@ -27,6 +27,8 @@ DEFAULT_REQUESTS = 3000
 _Z99 = 2.3263478740408408
 """The 99th percentile of the standard normal: sigma of a lognormal is ln(p99/p50)/z."""
 _NS = 1e9
+LAST_ARRIVAL_S = 4e9
+"""The simulator's clock ends at 2^62 ns, 146 years; this leaves the last request some time to be served."""
 
 
 def generators(seed: int) -> list[np.random.Generator]:
@@ -130,9 +132,12 @@ def _arrivals(workload: Workload, rate: float | None, count: int, generator: np.
         times = np.cumsum(generator.standard_gamma(shape, count) / (shape * rate))
     else:
         times = np.cumsum(generator.standard_exponential(count) / rate)
-    if times[-1] > 9e9:
+    if times[-1] > LAST_ARRIVAL_S:
         raise InputError(
-            "the last request would arrive after 9e9 s", where="argument", field="rate", value=rate
+            f"the last request would arrive after {LAST_ARRIVAL_S:g} s",
+            where="argument",
+            field="rate",
+            value=rate,
         )
     return np.rint(times * _NS).astype(np.int64)
 

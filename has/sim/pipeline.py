@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from has.sim.compiled import compiled
+from has.sim.compiled import compiled, entry
 from has.sim.decode import advance_decode
 from has.sim.dispatch import choose_encoder, choose_stepper
 from has.sim.encode import add_media, add_text, advance_group, advance_groups
@@ -56,7 +56,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@compiled
+@entry
 def run(m: Ints, f: Floats) -> None:
     """Everything that happens to the requests in `m`."""
     for i in range(m[N_REQUESTS] + 1):

@@ -24,7 +24,7 @@ from has.latency.memory import kv_capacity
 from has.policy.microbatch import gap_coefficient, gap_ns
 from has.policy.partition import SmPartitioner, encode_shares, prefill_shares
 from has.sim import memory as at
-from has.sim.draw import at_rate, generators
+from has.sim.draw import LAST_ARRIVAL_S, at_rate, generators
 from has.sim.pipeline import run as run_kernel
 from has.sim.tables import delays_of, planes_of, rows_of
 from has.sim.world import Tables, Workers, World, new_world
@@ -78,6 +78,15 @@ class Simulator:
         """`seed`: of dispatch (the third generator spawned from it)."""
         if len(requests) == 0:
             raise InputError("there is no request to simulate", where="argument", field="requests")
+        if requests.arrival_ns[-1] > LAST_ARRIVAL_S * 1e9 or requests.arrival_ns[0] < 0:
+            raise InputError(
+                "a request arrives beyond the simulator's clock",
+                where="argument",
+                field="requests",
+                value=requests.arrival_ns[-1] / 1e9,
+                allowed=f"arrivals from 0 to {LAST_ARRIVAL_S:g} s",
+                mend="count the times from the first request",
+            )
         rows = np.full((len(requests), at.REQUEST), at.NEVER, np.int64)
         media = requests.is_media
         rows[:, at.STATUS] = 0

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from has.latency.lookup import Grid, interpolate
-from has.sim.compiled import compiled
+from has.sim.compiled import compiled, entry
 from has.sim.memory import (
     AT_ENCODE,
     AT_PREFILL,
@@ -48,7 +48,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@compiled
+@entry
 def fill_rows(
     sm: Floats, batch: Floats, tokens: Floats, values: Floats, shares: Floats, rows: Floats
 ) -> None:
@@ -60,7 +60,7 @@ def fill_rows(
             rows[n, k] = 1e9 * interpolate(sm, batch, tokens, values, shares[n], float(n), tokens[k])
 
 
-@compiled
+@entry
 def fill_planes(
     sm: Floats, batch: Floats, tokens: Floats, values: Floats, shares: Floats, planes: Floats
 ) -> None:
@@ -75,7 +75,7 @@ def fill_planes(
                     )
 
 
-@compiled
+@entry
 def fill_delays(sm: Floats, batch: Floats, tokens: Floats, values: Floats, sizes: Ints, result: Ints) -> None:
     """Latency of one request each on the whole GPU, by its size, rounded to ns."""
     for i in range(len(sizes)):

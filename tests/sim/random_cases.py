@@ -7,7 +7,11 @@ import random
 TOPOLOGIES = ("disaggregated", "e_pd", "monolithic")
 
 
-def case(seed: int, topology: str | None = None):
+SHORT = (1, 1, 2, 3, 5, 9)
+LONG = (1, 40, 150, 333)
+
+
+def case(seed: int, topology: str | None = None, outputs=SHORT):
     """(deployment, profile, rows of requests, seed of dispatch), as plain mappings."""
     rng = random.Random(seed)
     topology = topology or rng.choice(TOPOLOGIES)
@@ -15,7 +19,7 @@ def case(seed: int, topology: str | None = None):
     coarse = rng.random() < 0.6
     deployment = _deployment(rng, topology, coarse)
     profile = _profile(rng, topology, coarse)
-    return deployment, profile, _requests(rng, coarse), rng.randrange(1000)
+    return deployment, profile, _requests(rng, coarse, outputs), rng.randrange(1000)
 
 
 def _pick(rng, weighted):
@@ -142,7 +146,7 @@ def _profile(rng, topology, coarse):
     return {"metadata": metadata, "rows": rows}
 
 
-def _requests(rng, coarse):
+def _requests(rng, coarse, outputs):
     count = rng.choice([1, 3, 8, 12, 16, 24])
     text = rng.choice([0.0, 0.3, 0.7])
     spread = rng.choice([0.2, 1.0, 4.0])
@@ -156,7 +160,7 @@ def _requests(rng, coarse):
                 "modality": "image" if media else "text",
                 "media_tokens": rng.choice([0, 20, 50, 100, 100]) if media else 0,
                 "prompt_tokens": rng.choice([0, 10, 30, 100]),
-                "output_tokens": rng.choice([1, 1, 2, 3, 5, 9]),
+                "output_tokens": rng.choice(outputs),
             }
         )
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from agreement import differences
-from random_cases import TOPOLOGIES, case
+from random_cases import LONG, TOPOLOGIES, case
 
 CASES = 420
 
@@ -13,6 +13,15 @@ CASES = 420
 def test_kernel_and_twin_agree(topology):
     for seed in range(CASES):
         deployment, profile, rows, draws = case(3 * seed, topology)
+        found = differences(deployment, profile, rows, draws)
+        assert not found, (topology, seed, found[:5])
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_runs_of_steps_in_closed_form_are_the_steps(topology):
+    """Outputs of hundreds of tokens, over all segments of the profile and far beyond them."""
+    for seed in range(14):
+        deployment, profile, rows, draws = case(3 * seed + 1, topology, LONG)
         found = differences(deployment, profile, rows, draws)
         assert not found, (topology, seed, found[:5])
 
