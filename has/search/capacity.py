@@ -5,7 +5,7 @@
     m, t, L  mean media tokens of a media request; mean prompt + media tokens; output    tokens
     T(b, ..) latency of a batch of b                                                     s
     C_pre    S / T_pre(1, m) / φ,  S preprocessing servers                               req/s
-    C_E(B)   n_E · B / T_enc(B, m) / φ                                                   req/s
+    C_E(B)   n_E · b / T_enc(b, m) / φ, b <= B the best batch that TTFT allows           req/s
     μ_P      best prefill throughput of one worker within its token budget               req/s
     C_P      (n_P/TP_P) · μ_P
     v(B)     speed of a local prefill while B requests are encoded, relative to alone
@@ -90,8 +90,8 @@ class CapacityModel:
     """Stage capacities of candidates under one profile, one demand and one SLO.
 
     `kv_tokens(pool candidate)` says how many KV tokens one decode worker holds (None: unlimited).
-    `decode_slack` multiplies decode latencies where b* is chosen: 1 + e is pessimistic, 1 - e
-    optimistic about which batch still meets the TPOT bound, which near the bound can be any.
+    `slack` multiplies latencies where it is judged which batch still meets the SLO: 1 + e is
+    pessimistic, 1 - e optimistic about what, near the bound, can be any.
     `encode_shares` float[B+1] is encode's SM share by batch size, None for streams. `optimism` above
     0 makes what encoding leaves to local prefill an upper bound: the encoders are taken to be that
     share faster, and their batches to be of one request (they only fill up when encode is pressed).
@@ -105,7 +105,7 @@ class CapacityModel:
         limits: Limits,
         encode_shares: np.ndarray | None,
         *,
-        decode_slack: float = 1.0,
+        slack: float = 1.0,
         optimism: float = 0.0,
     ) -> None:
         self.latency = latency
@@ -113,7 +113,7 @@ class CapacityModel:
         self.slo = slo
         self.limits = limits
         self._shares = encode_shares
-        self._decode_slack = decode_slack
+        self._slack = slack
         self._optimism = optimism
         self.encode_per_worker = lru_cache(maxsize=None)(self._encode_per_worker)
         self.local_speed = lru_cache(maxsize=None)(self._local_speed)
@@ -191,13 +191,25 @@ class CapacityModel:
         return candidate.pool("encode") * self.encode_per_worker(candidate.encode_batch)
 
     def _encode_per_worker(self, bound: int) -> float:
-        """C_E of one worker: a saturated batcher launches full batches."""
-        demand = self.demand
-        if demand.media_share == 0:
+        """C_E of one worker: the best full batch that leaves TTFT a chance, at most `bound` requests."""
+        if self.demand.media_share == 0:
             return UNBOUNDED
+        sizes = [b for b in range(1, bound + 1) if self._fits_ttft(b)] or [1]
+        return max(self.encode_throughput(b) for b in sizes)
+
+    def _fits_ttft(self, batch: int) -> bool:
+        demand, grid = self.demand, self._grid(Stage.ENCODE)
+        encode = grid.seconds(100.0, _reachable(grid, batch), demand.media_tokens)
+        prefill = self._grid(Stage.PREFILL).seconds(100.0, 1.0, demand.total_tokens)
+        preprocess = self._grid(Stage.PREPROCESS).seconds(100.0, 1.0, demand.media_tokens)
+        return (preprocess + encode + prefill) * self._slack <= self.slo.ttft_s
+
+    def encode_throughput(self, batch: int) -> float:
+        """Requests a second (in all, text included) of one encoder that launches full batches, whatever the SLO."""
         grid = self._grid(Stage.ENCODE)
-        batch = _reachable(grid, bound)
-        return _rate(batch, grid.seconds(100.0, batch, demand.media_tokens) * demand.media_share)
+        size = _reachable(grid, batch)
+        seconds = grid.seconds(100.0, size, self.demand.media_tokens)
+        return _rate(size, seconds * self.demand.media_share)
 
     def _local_speed(self, bound: int) -> float:
         """v(B)."""
@@ -227,7 +239,7 @@ class CapacityModel:
         most = min(self.limits.max_num_seqs, _reachable(grid, self.limits.max_num_seqs))
         if kv_tokens is not None:
             most = min(most, int(kv_tokens // (self.demand.total_tokens + self.demand.output_tokens)))
-        bound = self.slo.tpot_s / self._decode_slack
+        bound = self.slo.tpot_s / self._slack
         fitting = [b for b in range(1, most + 1) if grid.seconds(100.0, b, context) <= bound]
         return max(fitting, default=0)
 

@@ -27,6 +27,10 @@ ROUGH = {"grid": 0.08, "refined": 0.02}
 """Steps of the rate scan where candidates are only compared."""
 
 
+GENEROUS = 0.85
+"""Latencies are taken this much smaller where a bound to scan rates down from asks which batch meets the SLO."""
+
+
 class Predictor:
     """One set of latencies. Counts its simulations in `simulations`.
 
@@ -43,7 +47,7 @@ class Predictor:
         self._prepared: dict[int, tuple[Requests, Prepared]] = {}
         model = problem.capacity_model()
         self.capacity = CapacityModel(
-            self.latency, problem.demand, problem.slo, model.limits, problem.encode_shares
+            self.latency, problem.demand, problem.slo, model.limits, problem.encode_shares, slack=GENEROUS
         )
 
     def limit(self, candidate: Candidate) -> float:

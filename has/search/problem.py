@@ -160,7 +160,7 @@ class Problem:
             self._kv[key] = kv_capacity(self.deployment(candidate), self.profile.metadata, pool)
         return self._kv[key]
 
-    def capacity_model(self, *, decode_slack: float = 1.0, optimism: float = 0.0) -> CapacityModel:
+    def capacity_model(self, *, slack: float = 1.0, optimism: float = 0.0) -> CapacityModel:
         some = {
             k: self.settings[k]
             for k in ("max_num_seqs", "max_prefill_requests", "preprocess_workers")
@@ -173,7 +173,7 @@ class Problem:
             self.slo,
             limits,
             self.encode_shares,
-            decode_slack=decode_slack,
+            slack=slack,
             optimism=optimism,
         )
 

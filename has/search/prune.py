@@ -10,8 +10,8 @@ it is far behind. Rules run in order, each on what the ones before left.
     R        what a candidate, or the best B and s of its allocation, can carry (`capacity`)
     Ref      min(offered rate, largest R): relative, for at overload no allocation is stable
 
-b* jumps where a flat decode curve crosses the TPOT bound, which no margin on R covers. So R is
-taken with decode latencies at 1-e of the profile's, Ref with 1+e.
+Which batch still meets the SLO can jump where a flat curve crosses its bound, and no margin on R
+covers that. So R judges it with latencies at 1-e of the profile's, Ref with 1+e.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class _Pruning:
         self.m = margin(self.error)
         self.cuts: list[Cut] = []
         self.notes: list[str] = []
-        self._optimist = problem.capacity_model(decode_slack=1 - self.error, optimism=self.m)
-        self._pessimist = problem.capacity_model(decode_slack=1 + self.error)
+        self._optimist = problem.capacity_model(slack=1 - self.error, optimism=self.m)
+        self._pessimist = problem.capacity_model(slack=1 + self.error)
         self._floors: dict[tuple[object, ...], float] = {}
 
     def run(
@@ -238,13 +238,13 @@ class _Pruning:
         and the batcher launches whatever waits as soon as the encoder is idle.
         """
         need = (1 - self.m) * self._reference(left)
-        throughput = self._optimist.encode_per_worker
+        throughput, raw = self._optimist.encode_per_worker, self._optimist.encode_throughput
         batches = sorted({c.encode_batch for c in left if c.topology != "monolithic"})
         saturated = {
             b: small
             for b in batches
             for small in batches
-            if small < b and throughput(b) < throughput(small) * (1 + SATURATED * math.log2(b / small))
+            if small < b and raw(b) < raw(small) * (1 + SATURATED * math.log2(b / small))
         }
 
         def unfit(c: Candidate) -> Cut | None:
@@ -254,7 +254,7 @@ class _Pruning:
             if carried < need:
                 return Cut(c, "batch", need, carried, self.m, "encode batches this small cannot keep up")
             if c.encode_batch in saturated:
-                gain = throughput(c.encode_batch) / throughput(saturated[c.encode_batch]) - 1
+                gain = raw(c.encode_batch) / raw(saturated[c.encode_batch]) - 1
                 why = f"encode gains only {gain:.1%} over batches of {saturated[c.encode_batch]}"
                 return Cut(c, "batch", SATURATED, gain, 0.0, why)
             return None
