@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import has
-from has.cli import bench, deploy, doctor, explain, profile, report, search, show, simulate
+from has.cli import bench, deploy, doctor, explain, profile, report, search, show, simulate, trace
 from has.cli.failure import INTERRUPTED, end_output, show_failure
 
 HELP = """Find the best deployment of a multimodal LLM over encode, prefill and decode GPUs.
@@ -43,10 +43,23 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "bench": (bench.command, "Open-loop load on any OpenAI-compatible URL"),
     "report": (report.command, "Tables and pictures of a run"),
     "show": (show.command, "A file of any of the kinds, readable"),
+    "trace convert": (trace.convert, "Another project's trace to a workload"),
 }
+GROUPS: dict[str, str] = {"trace": "Other people's traces to workloads"}
 
+
+def _group_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+_groups: dict[str, typer.Typer] = {}
+for _name, _does in GROUPS.items():
+    _groups[_name] = typer.Typer(rich_markup_mode=None, invoke_without_command=True, callback=_group_alone)
+    app.add_typer(_groups[_name], name=_name, help=_does)
 for _name, (_command, _does) in COMMANDS.items():
-    app.command(name=_name, short_help=_does)(_command)
+    _group, _, _last = _name.rpartition(" ")
+    (_groups[_group] if _group else app).command(name=_last, short_help=_does)(_command)
 
 
 def _version(asked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,8 @@ from has.cli.console import talk
 from has.errors import InputError
 
 if TYPE_CHECKING:
-    from has.report.document import Document
+    from has.core.workload import Workload
+    from has.report.document import Document, Section
 
 
 def command(
@@ -74,15 +76,34 @@ def _read_yaml(file: Path) -> tuple[Document, Any]:
         from has.files.workload import load_workload
 
         workload = load_workload(file)
-        return nouns.describe_workload(workload), workload
+        document = nouns.describe_workload(workload)
+        if workload.arrivals.process == "trace":
+            document = replace(document, sections=[*document.sections, *_replayed(workload)])
+        return document, workload
     from has.files.space import load_space
 
     space = load_space(file)
     return nouns.describe_space(space), space
 
 
+def _replayed(workload: Workload) -> list[Section]:
+    """What the trace of a workload is like at its time scale; a trace that needs a model is not read."""
+    from has.files.formats.statistics import Statistics
+    from has.report.document import Section
+    from has.report.traffic import traffic_sections
+    from has.sim.draw import draw_requests
+
+    try:
+        requests = draw_requests(workload)
+    except InputError as error:
+        if "needs a model" in error.message:
+            return [Section("Arrivals", [f"not shown: {error.field} {error.message}"])]
+        raise
+    return traffic_sections(Statistics.of(requests))
+
+
 def _read_table(file: Path) -> tuple[Document, Any]:
-    from has.report import nouns
+    from has.report import nouns, traffic
 
     if file.suffix.lower() != ".jsonl" and "arrival_s" not in _columns(file):
         from has.files.profile import load_profile
@@ -92,7 +113,7 @@ def _read_table(file: Path) -> tuple[Document, Any]:
     from has.files.trace import load_trace
 
     requests = load_trace(file)
-    return nouns.describe_trace(requests, file.name), {"requests": _trace_rows(requests)}
+    return traffic.describe_trace(requests, file.name), {"requests": _trace_rows(requests)}
 
 
 def _columns(file: Path) -> list[str]:

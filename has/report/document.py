@@ -1,4 +1,4 @@
-"""What a report consists of, before it is ink: a title, the answer, and sections of words, tables and bars.
+"""What a report consists of, before it is ink: a title, the answer, and sections of words, tables, bars and curves.
 
 One description of a noun or a run serves the terminal and the page; `terminal` and `html` draw it.
 """
@@ -29,7 +29,17 @@ class Bars:
     full: float = 1.0
 
 
-Part = str | Table | Bars
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values at even steps, drawn from 0 up; `start` and `end` are what to write at its two ends."""
+
+    values: Sequence[float]
+    start: str
+    end: str
+    caption: str = ""
+
+
+Part = str | Table | Bars | Curve
 """What stands under a heading; a plain string is a paragraph."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from has.report.document import Bars, Document, Part, Section, Table, number, numeric_columns
+from has.report.document import Bars, Curve, Document, Part, Section, Table, number, numeric_columns
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --rule: #c9d1d9; --soft: #f3f5f7; --bar: #2f6f9f; }
@@ -26,6 +26,11 @@ td { overflow-wrap: normal; }
 th.n, td.n { text-align: right; }
 .track { display: inline-block; width: 12rem; max-width: 40vw; height: .8rem; border: 1px solid var(--bar); vertical-align: middle; }
 .fill { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+.curve { margin: .8rem 0; }
+.curve figcaption { font-weight: 600; font-size: .92rem; }
+.curve svg { display: block; width: 100%; height: 7rem; fill: var(--bar); border-bottom: 1px solid var(--ink);
+  print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+.curve div { display: flex; justify-content: space-between; font-size: .85rem; }
 code { font-family: ui-monospace, monospace; font-size: .92em; }
 footer { margin-top: 2rem; font-size: .85rem; border-top: 1px solid var(--rule); padding-top: .5rem; }
 @media print { body { max-width: none; font-size: 10pt; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
@@ -59,6 +64,8 @@ def _part(part: Part) -> str:
         return _table(part)
     if isinstance(part, Bars):
         return _bars(part)
+    if isinstance(part, Curve):
+        return _curve(part)
     return f"<p>{escape(part)}</p>"
 
 
@@ -99,6 +106,19 @@ def _bars(bars: Bars) -> str:
         for label, value, text in bars.rows
     )
     return f'<div class="wide" tabindex="0"><table>{caption}<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _curve(curve: Curve) -> str:
+    """An area above its zero line, as wide as the page; what it shows is also said in words."""
+    most = max(curve.values, default=0.0) or 1.0
+    steps = "".join(f"V{100 - 100 * value / most:.2f}h1" for value in curve.values)
+    width = max(1, len(curve.values))
+    caption = f"<figcaption>{escape(curve.caption)}</figcaption>" if curve.caption else ""
+    return (
+        f'<figure class="curve">{caption}<svg viewBox="0 0 {width} 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(curve.caption)}"><path d="M0,100{steps}V100Z"/></svg>'
+        f"<div><span>{escape(curve.start)}</span><span>{escape(curve.end)}</span></div></figure>"
+    )
 
 
 def _percent(value: float, full: float) -> str:

@@ -1,4 +1,4 @@
-"""Deployments, workloads, profiles, spaces and traces as documents."""
+"""Deployments, workloads, profiles and spaces as documents."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import numpy as np
 
 from has.core.deployment import POOLS, Deployment
 from has.core.profile import Profile, ProfilePoint
-from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.space import SearchSpace
-from has.core.stage import MODALITIES
 from has.core.workload import Distribution, RequestClass, Workload
 from has.report.document import Document, Section, Table, number, two_columns
 
@@ -255,41 +253,3 @@ def _latency_table(rows: list[ProfilePoint]) -> Table:
         [(batch, tokens, *(at.get((batch, tokens, x)) for x in shares)) for batch, tokens in keys],
         "latency in ms (decode: of one step)",
     )
-
-
-def describe_trace(requests: Requests, name: str) -> Document:
-    """Rate, burstiness and sizes of a list of requests."""
-    gaps = np.diff(requests.arrival_ns) / 1e9
-    cv = float(np.std(gaps) / np.mean(gaps)) if len(gaps) > 1 and np.mean(gaps) > 0 else None
-    counts = np.bincount(requests.modality, minlength=len(MODALITIES))
-    general = two_columns(
-        [
-            ("requests", len(requests)),
-            ("span, s", requests.span_s),
-            ("mean rate, requests/s", requests.mean_rate),
-            ("coefficient of variation of the gaps", cv),
-            *(
-                (f"{kind} requests", int(count))
-                for kind, count in zip(MODALITIES, counts, strict=True)
-                if count
-            ),
-        ]
-    )
-    columns = {
-        "items": requests.items,
-        "media tokens": requests.media_tokens,
-        "prompt tokens": requests.prompt_tokens,
-        "output tokens": requests.output_tokens,
-    }
-    rows = [
-        (
-            size,
-            float(np.mean(values)),
-            *(float(np.percentile(values, q)) for q in (50, 90, 99)),
-            int(np.max(values)),
-        )
-        for size, values in columns.items()
-        if len(values)
-    ]
-    sizes = Table(("", "mean", "p50", "p90", "p99", "max"), rows)
-    return Document(f"Trace {name}", (), [Section("Arrivals", [general]), Section("Sizes", [sizes])])

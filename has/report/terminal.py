@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from has.report.document import Bars, Document, Table, number, numeric_columns
+from has.report.document import Bars, Curve, Document, Table, number, numeric_columns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _BAR_CELLS = 24
+_SPARK_CELLS = 72
+_SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def draw(document: Document) -> RenderableType:
@@ -31,12 +34,14 @@ def draw(document: Document) -> RenderableType:
     return Group(*parts)
 
 
-def draw_part(part: Table | Bars) -> RenderableType:
-    """One table, or bars drawn with block characters and the figure beside them."""
+def draw_part(part: Table | Bars | Curve) -> RenderableType:
+    """One table, bars drawn with block characters and the figure beside them, or a spark line."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    if isinstance(part, Curve):
+        return Text(f"{part.start} {spark_line(part.values)} {part.end}")
     table = part if isinstance(part, Table) else _as_table(part)
     drawn = RichTable(
         box=box.SIMPLE_HEAD if any(table.columns) else None,
@@ -49,6 +54,15 @@ def draw_part(part: Table | Bars) -> RenderableType:
     for row in table.rows:
         drawn.add_row(*(Text(number(value)) for value in row))
     return drawn
+
+
+def spark_line(values: Sequence[float], cells: int = _SPARK_CELLS) -> str:
+    """A line of blocks from 0 to the largest value; more values than `cells` are averaged in groups."""
+    together = -(-len(values) // cells) or 1
+    groups = [values[i : i + together] for i in range(0, len(values), together)]
+    means = [sum(group) / len(group) for group in groups]
+    most = max(means, default=0.0) or 1.0
+    return "".join(_SPARKS[min(len(_SPARKS) - 1, int(mean / most * len(_SPARKS)))] for mean in means)
 
 
 def _as_table(bars: Bars) -> Table:
