@@ -92,6 +92,8 @@ class CapacityModel:
     `kv_tokens(pool candidate)` says how many KV tokens one decode worker holds (None: unlimited).
     `slack` multiplies latencies where it is judged which batch still meets the SLO: 1 + e is
     pessimistic, 1 - e optimistic about what, near the bound, can be any.
+    `queued` counts what waiting behind the batch before adds at high utilisation, the attainment
+    quantile of a uniform residual, to what TTFT must hold: for a reference that can be reached.
     `encode_shares` float[B+1] is encode's SM share by batch size, None for streams. `optimism` above
     0 makes what encoding leaves to local prefill an upper bound: the encoders are taken to be that
     share faster, and their batches to be of one request (they only fill up when encode is pressed).
@@ -107,6 +109,7 @@ class CapacityModel:
         *,
         slack: float = 1.0,
         optimism: float = 0.0,
+        queued: bool = False,
     ) -> None:
         self.latency = latency
         self.demand = demand
@@ -115,6 +118,7 @@ class CapacityModel:
         self._shares = encode_shares
         self._slack = slack
         self._optimism = optimism
+        self._residual = slo.attainment if queued else 0.0
         self.encode_per_worker = lru_cache(maxsize=None)(self._encode_per_worker)
         self.local_speed = lru_cache(maxsize=None)(self._local_speed)
         self.decode_batch = lru_cache(maxsize=None)(self._decode_batch)
@@ -202,7 +206,7 @@ class CapacityModel:
         encode = grid.seconds(100.0, _reachable(grid, batch), demand.media_tokens)
         prefill = self._grid(Stage.PREFILL).seconds(100.0, 1.0, demand.total_tokens)
         preprocess = self._grid(Stage.PREPROCESS).seconds(100.0, 1.0, demand.media_tokens)
-        return (preprocess + encode + prefill) * self._slack <= self.slo.ttft_s
+        return (preprocess + (1 + self._residual) * encode + prefill) * self._slack <= self.slo.ttft_s
 
     def encode_throughput(self, batch: int) -> float:
         """Requests a second (in all, text included) of one encoder that launches full batches, whatever the SLO."""

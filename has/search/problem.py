@@ -160,7 +160,9 @@ class Problem:
             self._kv[key] = kv_capacity(self.deployment(candidate), self.profile.metadata, pool)
         return self._kv[key]
 
-    def capacity_model(self, *, slack: float = 1.0, optimism: float = 0.0) -> CapacityModel:
+    def capacity_model(
+        self, *, slack: float = 1.0, optimism: float = 0.0, queued: bool = False
+    ) -> CapacityModel:
         some = {
             k: self.settings[k]
             for k in ("max_num_seqs", "max_prefill_requests", "preprocess_workers")
@@ -175,6 +177,7 @@ class Problem:
             self.encode_shares,
             slack=slack,
             optimism=optimism,
+            queued=queued,
         )
 
     def at_rate(self, rate: float, requests: Requests | None = None) -> Requests:

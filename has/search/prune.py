@@ -31,6 +31,11 @@ from has.search.space import Allocation, Candidate
 
 SATURATED = 0.03
 """An encode batch that gains less than this in throughput a doubling only makes requests wait."""
+OVERLOADED = 0.75
+"""Where more is offered than can be carried, drowning one prefill pool may save the requests of the other:
+the interval of s is taken for this share of the reference."""
+LEAST_ERROR = 0.10
+"""e is at least this: what a bound leaves out (queues, bursts) moves ratios however exact the profile is."""
 LEAST_ALLOCATIONS = 3
 
 
@@ -95,12 +100,12 @@ class _Pruning:
     def __init__(self, problem: Problem, offered: float | None) -> None:
         self.problem = problem
         self.offered = math.inf if offered is None else offered
-        self.error = min(problem.error, 0.9)
+        self.error = min(max(problem.error, LEAST_ERROR), 0.9)
         self.m = margin(self.error)
         self.cuts: list[Cut] = []
         self.notes: list[str] = []
         self._optimist = problem.capacity_model(slack=1 - self.error, optimism=self.m)
-        self._pessimist = problem.capacity_model(slack=1 + self.error)
+        self._pessimist = problem.capacity_model(slack=1 + self.error, queued=True)
         self._floors: dict[tuple[object, ...], float] = {}
 
     def run(
@@ -214,6 +219,8 @@ class _Pruning:
     def offload_interval(self, left: list[Candidate]) -> list[Candidate]:
         """One-sided: s that leaves one of the two prefill pools more than it can carry."""
         rate = (1 - self.m) * self._reference(left)
+        if math.isfinite(self.offered) and self._reference(left) < self.offered:
+            rate *= OVERLOADED
 
         def outside(c: Candidate) -> Cut | None:
             if c.topology != "disaggregated" or rate <= 0:
