@@ -33,7 +33,7 @@ SATURATED = 0.03
 """An encode batch that gains less than this in throughput a doubling only makes requests wait."""
 OVERLOADED = 0.75
 """Where more is offered than can be carried, drowning one prefill pool may save the requests of the other:
-the interval of s is taken for this share of the reference."""
+the interval of s, and dominance, then take this share of their bounds."""
 LEAST_ERROR = 0.10
 """e is at least this: what a bound leaves out (queues, bursts) moves ratios however exact the profile is."""
 LEAST_ALLOCATIONS = 3
@@ -219,7 +219,7 @@ class _Pruning:
     def offload_interval(self, left: list[Candidate]) -> list[Candidate]:
         """One-sided: s that leaves one of the two prefill pools more than it can carry."""
         rate = (1 - self.m) * self._reference(left)
-        if math.isfinite(self.offered) and self._reference(left) < self.offered:
+        if self._overloaded(left):
             rate *= OVERLOADED
 
         def outside(c: Candidate) -> Cut | None:
@@ -272,7 +272,7 @@ class _Pruning:
         """Two-sided, cautious: far less carried than a candidate that is no slower without a queue."""
         reach = {c: min(self._own_r(c, self._optimist), self.offered) for c in left}
         sure = {c: min(self._own_r(c, self._pessimist), self.offered) for c in left}
-        wide = self.m
+        wide = 1 - (1 - self.m) * OVERLOADED if self._overloaded(left) else self.m
         ahead: list[tuple[float, float]] = []
         best = 0.0
         for c in sorted(left, key=self._ttft_floor):
@@ -298,6 +298,9 @@ class _Pruning:
         if most == 0.0:
             most = max((self._best_r(c, self._optimist) for c in left), default=0.0)
         return min(self.offered, most) if min(self.offered, most) != UNBOUNDED else 0.0
+
+    def _overloaded(self, left: Sequence[Candidate]) -> bool:
+        return math.isfinite(self.offered) and self._reference(left) < self.offered
 
     def _best_r(self, c: Candidate, model: CapacityModel) -> float:
         return model.best_over_offload(c, self.problem.kv_tokens(c))
