@@ -27,8 +27,9 @@ from has.search.trials import record
 from has.sim.draw import draw_requests
 
 FINALISTS = {True: 2, False: 3}
-CONFIRM_REQUESTS = {True: 80, False: 3000}
 """By whether trials are live."""
+CONFIRM_REQUESTS = 3000
+"""Of a simulated confirmation run; a live one is as long as a trial."""
 
 
 def score_own(loop: Loop, asked: Asked) -> dict[str, tuple[Deployment, Trial]]:
@@ -72,7 +73,9 @@ def conclude(
         loop,
         ranking,
         Journal(asked.folder.file("confirmations.jsonl")),
-        lambda seed: _other_arrivals(problem, workload, seed, CONFIRM_REQUESTS[asked.live]),
+        lambda seed: _other_arrivals(
+            problem, workload, seed, question["requests"] if asked.live else CONFIRM_REQUESTS
+        ),
         live=asked.live,
     )
     feasible = loop.feasible(choice.candidate)

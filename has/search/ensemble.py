@@ -7,7 +7,7 @@ and a least-squares fit over the members gives each candidate's slope against ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -68,6 +68,10 @@ class SimulatedEnsemble:
     @property
     def simulations(self) -> int:
         return self._past_simulations + sum(p.simulations for p in self._predictors)
+
+    @property
+    def known(self) -> Collection[Column]:
+        return self._columns.values()
 
     @property
     def central(self) -> Predictor:

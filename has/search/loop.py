@@ -186,7 +186,7 @@ class Loop:
         if measured.point is not None and measured.point.figures is not None:
             told = self._telemetry(deployment, measured.point.rate, measured.point.figures)
         moved = self.surrogate.learn(self._observation(candidate, measured), told)
-        if moved and self.surrogate_shifted:
+        if moved:
             self._rank_again()
 
     def _observation(self, candidate: Candidate, measured: Measured) -> Observation | None:
@@ -209,11 +209,6 @@ class Loop:
         return telemetry(
             deployment, measured, simulated, central.latency, self.problem.demand, self.surrogate.centre
         )
-
-    @property
-    def surrogate_shifted(self) -> bool:
-        """Whether the stages are so unlike the profile that the ranking itself may be another."""
-        return bool(abs(self.surrogate.centre).max() > 0.05)
 
     def _rank_again(self) -> None:
         self.callbacks.note("stage latencies differ from the profile: ranking the candidates again")

@@ -21,7 +21,7 @@ far from c the simulators are run again around it: the straight line is only goo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,7 +43,7 @@ NOISES = (0.002, 0.01, 0.03, 0.06)
 FIRST = (0.02, 0.02)
 """The scales until then."""
 MOVED = 0.05
-"""The simulators are run again when a factor's estimate has moved by more than this."""
+"""The simulators are run again when the estimated factors have moved some candidate's objective by this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,10 @@ class Ensemble(Protocol):
 
     def column(self, candidate: Candidate) -> Column:
         """The candidate's prior, simulated when first asked for."""
+
+    @property
+    def known(self) -> Collection[Column]:
+        """The columns asked for since the last recentring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +155,21 @@ class Surrogate:
         self._telemetry.extend(telemetry)
         self._choose_scales()
         mean, sd = self.factors()
-        if np.max(np.abs(mean - self.centre)) <= MOVED:
+        if self._shift(mean) <= MOVED:
             # What a straight line misses grows with the square of how far θ may still be from the centre.
             self._misfit = min(1.0, float(np.mean((sd / self._spread) ** 2)))
             return False
         self.centre, self._spread, self._misfit = mean, np.maximum(sd, 0.01), 1.0
         self._ensemble.recentre(self.centre, self._spread)
         return True
+
+    def _shift(self, factors: Floats) -> float:
+        """What moving from the centre to `factors` does to a candidate at most, as a share of its weight.
+
+        A factor that no candidate feels may move as it likes.
+        """
+        step = factors - self.centre
+        return max((abs(float(c.y_slope @ step)) / c.y_weight for c in self._ensemble.known), default=0.0)
 
     def factors(self) -> tuple[Floats, Floats]:
         """Estimate of θ and its standard deviation, both [F]."""

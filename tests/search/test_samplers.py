@@ -119,7 +119,7 @@ def test_those_that_learn_do_better_than_chance(learner: str) -> None:
     plenty = enumerate_space(SPACE, 8)
     done = [tried(c) for c in plenty[::6]]
     proposed = []
-    for number in range(6):
+    for number in range(2 if learner.endswith("gp") else 6):  # theirs takes seconds each
         proposal = create(learner).propose(
             view(done, number=len(done), seed=number, candidates=plenty, shortlist=plenty)
         )

@@ -22,6 +22,10 @@ class Linear:
     def recentre(self, centre: Floats, spread: Floats) -> None:
         self.centres.append(centre)
 
+    @property
+    def known(self) -> list[Column]:
+        return [self.column(c) for c in CANDIDATES]
+
     def column(self, candidate: Candidate) -> Column:
         n = candidate.gpus[0]
         slope = np.zeros(len(FACTORS))
@@ -52,6 +56,13 @@ def test_telemetry_calibrates_a_stage_and_all_candidates_with_it() -> None:
     assert len(ensemble.centres) == 2
     belief = surrogate.posterior(CANDIDATES)
     assert belief.mean == pytest.approx(6 * np.arange(1, 6), rel=0.01)
+
+
+def test_a_factor_that_no_candidate_feels_moves_nothing() -> None:
+    ensemble = Linear()
+    surrogate = Surrogate(ensemble, FEATURES, SD)
+    assert not surrogate.learn(None, [Telemetry(row("preprocess"), 0.4, 0.005)])
+    assert len(ensemble.centres) == 1
 
 
 def test_recentring_does_not_count_evidence_twice() -> None:
