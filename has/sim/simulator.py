@@ -236,7 +236,7 @@ class Simulator:
             at.MAX_SEQS: deployment.max_num_seqs,
             at.KV_TOKENS: at.NEVER if kv_tokens is None else kv_tokens,
             at.LOCKSTEP: int(deployment.max_queue is not None or shared_draws),
-            at.STRIDE: max(1, (encoders + steppers) // 8),
+            at.STRIDE: max(8, (encoders + steppers) // 8),
         }
 
     def _tables_of(self, deployment: Deployment, rules: dict[int, int]) -> Tables:
