@@ -48,7 +48,7 @@ def _objective_words(objective: Mapping[str, Any]) -> str:
     }.get(str(objective.get("name")), "")
 
 
-def gain_percent(best: float | None, other: float | None, objective: str) -> float | None:
+def gainpercent(best: float | None, other: float | None, objective: str) -> float | None:
     """How much better the best is than another, in percent of the other; None where there is nothing to compare."""
     if best is None or other is None:
         return None
@@ -64,7 +64,7 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     gains = [
         (gain, key)
         for key, baseline in (evidence.get("baselines") or {}).items()
-        if (gain := gain_percent(value, baseline.get("objective"), name)) is not None
+        if (gain := gainpercent(value, baseline.get("objective"), name)) is not None
     ]
     if not gains:
         return ""
@@ -92,20 +92,20 @@ def baseline_table(best: Deployment) -> Table | None:
             best.label,
             value,
             None,
-            _percent(measured.get("attainment")),
+            percent(measured.get("attainment")),
             (measured.get("ttft_ms") or {}).get("p99"),
             "",
         )
     ]
     for key, baseline in baselines.items():
-        gain = gain_percent(value, baseline.get("objective"), name)
+        gain = gainpercent(value, baseline.get("objective"), name)
         rows.append(
             (
                 BASELINE_WORDS.get(key, key),
                 baseline.get("deployment"),
                 baseline.get("objective"),
                 _gain_words(gain, baseline.get("objective")),
-                _percent(baseline.get("attainment")),
+                percent(baseline.get("attainment")),
                 baseline.get("ttft_p99_ms"),
                 baseline.get("reason") or "",
             )
@@ -120,5 +120,6 @@ def _gain_words(gain: float | None, other: float | None) -> str | None:
     return "it carries nothing" if other == 0 else None
 
 
-def _percent(share: float | None) -> str | None:
+def percent(share: float | None) -> str | None:
+    """A share as tables show it."""
     return None if share is None else f"{share:.1%}"

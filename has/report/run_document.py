@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from has.core.trial import Trial, TrialState
-from has.report.answer import answer_lines, baseline_table
+from has.report.answer import answer_lines, baseline_table, percent
 from has.report.document import Bars, Document, Part, Section, Table, number, two_columns
 from has.report.nouns import describe_deployment, flatten
 from has.report.run import Run
@@ -144,7 +144,7 @@ def _prediction(run: Run) -> Section | None:
         for name, path in (
             ("goodput, requests/s", ("goodput_rps",)),
             ("throughput, requests/s", ("throughput_rps",)),
-            ("attainment", ("attainment",)),
+            ("SLO met, share of requests", ("attainment",)),
             ("TTFT mean, ms", ("ttft_ms", "mean")),
             ("TTFT p99, ms", ("ttft_ms", "p99")),
             ("TPOT mean, ms", ("tpot_ms", "mean")),
@@ -176,7 +176,7 @@ def _confirmations(run: Run) -> Section | None:
             c.get("deployment"),
             c.get("rate"),
             c.get("seed"),
-            c.get("attainment"),
+            percent(c.get("attainment")),
             c.get("goodput_rps"),
             c.get("reason"),
         )
