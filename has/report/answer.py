@@ -48,7 +48,7 @@ def _objective_words(objective: Mapping[str, Any]) -> str:
     }.get(str(objective.get("name")), "")
 
 
-def gainpercent(best: float | None, other: float | None, objective: str) -> float | None:
+def gain_percent(best: float | None, other: float | None, objective: str) -> float | None:
     """How much better the best is than another, in percent of the other; None where there is nothing to compare."""
     if best is None or other is None:
         return None
@@ -64,7 +64,7 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     gains = [
         (gain, key)
         for key, baseline in (evidence.get("baselines") or {}).items()
-        if (gain := gainpercent(value, baseline.get("objective"), name)) is not None
+        if (gain := gain_percent(value, baseline.get("objective"), name)) is not None
     ]
     if not gains:
         return ""
@@ -98,7 +98,7 @@ def baseline_table(best: Deployment) -> Table | None:
         )
     ]
     for key, baseline in baselines.items():
-        gain = gainpercent(value, baseline.get("objective"), name)
+        gain = gain_percent(value, baseline.get("objective"), name)
         rows.append(
             (
                 BASELINE_WORDS.get(key, key),
