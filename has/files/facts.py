@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,13 @@ def gpu(name: str) -> dict[str, Any]:
     return _find(gpus(), name, "GPU", ", ".join(gpus()))
 
 
+def find_gpu(name: str) -> tuple[str, dict[str, Any]]:
+    """Key and facts of the one GPU that `name` can mean: `h100`, `A100-80`, `rtx6000ada`. Raises InputError."""
+    known = gpus()
+    key = _meant(known, name, "GPU")
+    return key, known[key]
+
+
 @functools.cache
 def _models() -> dict[str, dict[str, Any]]:
     return {(facts := _load(path))["name"]: facts for path in sorted((FOLDER / "models").glob("*.json"))}
@@ -52,6 +61,40 @@ def model(name: str) -> dict[str, Any]:
     return _find(
         models() | by_id, name, "model", ", ".join(models()) + "; or the Hugging Face id of one of them"
     )
+
+
+def find_model(name: str) -> dict[str, Any]:
+    """Facts of the one model that a name, a part of it or a Hugging Face id can mean: `ultravox-8b`."""
+    by_id = {hf_id: key for key, facts in _models().items() for hf_id in facts["huggingface"]}
+    folded = {hf_id.casefold(): key for hf_id, key in by_id.items()}
+    key = folded.get(name.strip().casefold()) or _meant(_models(), name, "model")
+    return _models()[key]
+
+
+def _meant(known: Iterable[str], name: str, what: str) -> str:
+    """The one key with all the words of `name`; `80` stands for `80gb` too. Raises InputError."""
+    keys = list(known)
+    joined = "".join(_words(name))
+    for key in keys:
+        if joined == "".join(_words(key)):
+            return key
+    fitting = [key for key in keys if all({word, f"{word}gb"} & set(_words(key)) for word in _words(name))]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting and joined:
+        raise InputError(
+            f"the {what} {name} can be any of {', '.join(fitting)}",
+            where="argument",
+            field=what.lower(),
+            value=name,
+            allowed=", ".join(fitting),
+        )
+    _find({key: {} for key in keys}, name, what, ", ".join(keys))  # says that it is unknown, and what is near
+    raise AssertionError(name)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.casefold())
 
 
 def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) -> dict[str, Any]:
