@@ -90,15 +90,49 @@ def fits(metadata: ProfileMetadata, device: str) -> bool:
 
 
 def shipped_profile(model: str) -> Path | None:
-    """The profile of `model` that ships with HAS, or None."""
+    """The measured profile of `model` that ships with HAS, or None."""
+    return next((path for path, metadata in _shipped(model) if metadata.source == "measured"), None)
+
+
+def shipped_estimates(model: str) -> dict[str, Path]:
+    """GPU → the estimated profile of `model` (a name of the facts, part of one, or HF id) that ships for it."""
+    from has.files import facts
+
+    try:
+        name = facts.find_model(model)["name"]
+    except HasError:
+        return {}
+    return {metadata.device: path for path, metadata in _shipped(name) if metadata.source != "measured"}
+
+
+def how_to_get_a_profile(model: str) -> str:
+    """What a person can do where no profile of `model` fits: take an estimate that ships, make one, measure."""
+    estimates = shipped_estimates(model)
+    if not estimates:
+        return f"give --profile FILE, or estimate one: has profile --model {model} --gpu NAME"
+    here = Path.cwd()
+    listed = "".join(
+        f"\n    --profile {path.relative_to(here) if path.is_relative_to(here) else path}    {gpu}"
+        for gpu, path in estimates.items()
+    )
+    return (
+        f"name the GPU by one of the estimates that ship (for another: has profile --model {model} --gpu NAME):"
+        f"{listed}"
+    )
+
+
+def _shipped(model: str) -> Iterator[tuple[Path, ProfileMetadata]]:
     from has.files.profile import metadata_of
     from has.files.shipped import shipped
 
     try:
         paths = sorted(shipped("profiles").glob("*.parquet"))
     except MissingError:
-        return None
-    return next((path for path in paths if metadata_of(path).model == model), None)
+        return
+    for path in paths:
+        metadata = metadata_of(path)
+        if metadata.model == model:
+            yield path, metadata
 
 
 def example_workload(model: str) -> Path:
@@ -111,10 +145,9 @@ def example_workload(model: str) -> Path:
     if model in BUNDLED:
         return folder / f"{model}.yaml"
     try:
-        modalities = facts.model(model).get("modalities") or ()
+        modality = "audio" if facts.find_model(model)["encoder"].get("mel") else "image"
     except HasError:
-        modalities = ()
-    modality = next((m for m in ("image", "video", "audio") if m in modalities), "image")
+        modality = "image"
     return folder / f"{modality}.yaml"
 
 
@@ -163,7 +196,7 @@ def evidence_for(
                     f"no profile of {deployment.model} is here, and the deployment names no run that is",
                     where=str(file),
                     field="evidence.run",
-                    mend="give --profile FILE",
+                    mend=how_to_get_a_profile(deployment.model),
                 )
             defaults.note(
                 "--profile", profile, "the newest that fits; the deployment names no run that is here"

@@ -11,6 +11,7 @@ from has.cli import inputs, options, wiring
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
 from has.cli.failure import Interrupted
+from has.errors import InputError
 
 if TYPE_CHECKING:
     from has.core.profile import Profile
@@ -66,6 +67,38 @@ def command(
             help="cpu: measure on this many virtual GPUs at once.",
         ),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="measured|roofline|silicon",
+            parser=options.choice("measured", "roofline", "silicon"),
+            help="measured here, or an estimate: from data sheets, or from kernel times of the extra silicon.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="NAME", help="Estimate: of which GPU; H100, a100-80, l40s …"),
+    ] = None,
+    tensor_parallel: Annotated[
+        int | None,
+        typer.Option(
+            "--tensor-parallel",
+            "--tp",
+            parser=options.whole(1, 8),
+            metavar="N",
+            help="Estimate: GPUs of one prefill or decode worker.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype",
+            metavar="bfloat16|fp8",
+            parser=options.choice("bfloat16", "fp8"),
+            help="Estimate: of the language model's weights.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
     ] = False,
@@ -79,10 +112,45 @@ def command(
     """Measure how long each stage takes against SM share, batch and tokens, alone and co-located.
 
     Every finished point is kept at once: interrupted, the same command goes on where it stopped;
-    finished, it measures nothing twice (--fresh does).
+    finished, it measures nothing twice (--fresh does). With --gpu: estimate it for a GPU that is
+    not here.
     """
     with talk(json=json, quiet=quiet) as t:
         defaults = Defaults()
+        if gpu is not None or source in ("roofline", "silicon"):
+            from has.cli import estimate
+
+            estimate.refuse_measuring(
+                {
+                    "--source": "measured" if source == "measured" else None,
+                    "--device": device,
+                    "--modality": modality,
+                    "--full/--quick": full,
+                    "--virtual-gpus": virtual_gpus,
+                    "--fresh": fresh,
+                }
+            )
+            source = defaults.pick("--source", source, "roofline", "as --gpu names one that is not here")
+            estimated, written = estimate.estimate(
+                t,
+                model,
+                gpu,
+                source=source,
+                tp=tensor_parallel,
+                dtype=dtype,
+                out=out,
+                defaults=defaults,
+                sm=options.as_integers(sm),
+                batch=options.as_integers(batch),
+                tokens=options.as_integers(tokens),
+            )
+            t.result(_json(estimated, written), lambda: estimate.answer(estimated, written))
+            return
+        for option, value in (("--tensor-parallel", tensor_parallel), ("--dtype", dtype)):
+            if value is not None:
+                raise InputError(
+                    "is of estimates", where="argument", field=option, value=value, mend="add --gpu NAME"
+                )
         place = wiring.device(device, defaults)
         name = (
             inputs.bundled_model(model, modality, defaults)
@@ -110,9 +178,7 @@ def command(
             out=out,
             seed=seed,
         )
-        metadata = profile.metadata.model_dump(mode="json", exclude_none=True)
-        answer = {"profile": out, "points": len(profile.rows), "metadata": metadata}
-        t.result(answer, lambda: _answer(profile, out))
+        t.result(_json(profile, out), lambda: _answer(profile, out))
 
 
 def measure(
@@ -193,6 +259,11 @@ class _ProgressView:
         if tenths > self._tenths:
             self._tenths = tenths
             self._talk.say(f"profiling {step.done}/{step.total}  {left}  {step.doing}".rstrip())
+
+
+def _json(profile: Profile, out: Path) -> dict[str, object]:
+    metadata = profile.metadata.model_dump(mode="json", exclude_none=True)
+    return {"profile": out, "points": len(profile.rows), "metadata": metadata}
 
 
 def _answer(profile: Profile, out: Path) -> str:

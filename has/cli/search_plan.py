@@ -15,6 +15,7 @@ from has.errors import InputError, MissingError
 
 if TYPE_CHECKING:
     from has.core.profile import Profile
+    from has.core.space import SearchSpace
 
 RESULTS = Path("results")
 BEST = Path("best.yaml")
@@ -158,7 +159,10 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         workload = load_workload(path)
     live = _live(given, model, device, defaults)
     seed = defaults.pick("--seed", given.seed, 0)
-    _note_the_rest(given, workload.slo is not None, live, defaults)
+    if space is None and profile is not None and (tp := profile.metadata.tensor_parallel or 1) > 1:
+        space = _at(tp)
+        defaults.note("--space", f"all, at tensor parallelism {tp}", "the profile's")
+    _note_the_rest(given, workload.slo is not None, live, space is not None, defaults)
     out = defaults.pick("--out", given.out, BEST)
     run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
     if profile is None:
@@ -229,7 +233,16 @@ def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
     return live
 
 
-def _note_the_rest(given: Options, workload_has_slo: bool, live: bool, defaults: Defaults) -> None:
+def _at(tp: int) -> SearchSpace:
+    """Everything, with the workers that the profile is of: rows at another TP would be taken as they are."""
+    from has.core.space import SearchSpace, TpRanges
+
+    return SearchSpace(version=1, tensor_parallel=TpRanges(prefill=(tp,), decode=(tp,)))
+
+
+def _note_the_rest(
+    given: Options, workload_has_slo: bool, live: bool, has_space: bool, defaults: Defaults
+) -> None:
     """Defaults that `has.search` itself takes."""
     from has.search.run import REQUESTS, TRIALS
 
@@ -242,7 +255,7 @@ def _note_the_rest(given: Options, workload_has_slo: bool, live: bool, defaults:
         defaults.note("--requests", REQUESTS[live], "of a trial")
     if given.sampler is None:
         defaults.note("--sampler", "auto")
-    if given.space is None:
+    if not has_space:
         defaults.note(
             "--space", "all", "every split of the budget, B in 1..16, s in steps of 0.1, all topologies"
         )
@@ -263,11 +276,17 @@ def _profile(model: str, device: str, talk: Talk, defaults: Defaults) -> Profile
     """The newest profile that fits, else one that is measured now, else (without a runtime) a shipped one."""
     from has.cli.profile import measure
     from has.files.profile import load_profile
+    from has.models.names import is_bundled
 
     found = inputs.fitting_profile(model, device)
     if found is not None:
         defaults.note("--profile", found, "the newest that fits model and device")
         return load_profile(found)
+    if device == "cpu" and not is_bundled(model):
+        raise MissingError(
+            f"no profile of {model} is here, and the cpu device measures only the bundled models",
+            mend=inputs.how_to_get_a_profile(model),
+        )
     if wiring.can_measure():
         path = inputs.profile_path(model, device)
         defaults.note(
