@@ -43,6 +43,9 @@ EXTRA_DOES = {
     "skopt": "--sampler skopt-gp",
 }
 
+MANY = 10
+"""More shipped files than this are counted, not listed."""
+
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "dynamo": "ai-dynamo"}
 """Serving engines: module, and the distribution it comes in."""
 
@@ -173,7 +176,7 @@ def _document(found: Mapping[str, Any]) -> Document:
         ],
     )
     engines = ", ".join(f"{name} {at}" for name, at in found["engines"].items()) or "none"
-    shipped = two_columns((kind, ", ".join(names) or "none") for kind, names in found["shipped"].items())
+    shipped = two_columns((kind, _few(names)) for kind, names in found["shipped"].items())
     return Document(
         "What this machine offers",
         found["advice"] or ["nothing is missing"],
@@ -209,3 +212,10 @@ def _size(count: int | None) -> str | None:
     if count is None:
         return None
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def _few(names: list[str]) -> str:
+    """The names, or where they are many how many and the first."""
+    if len(names) <= MANY:
+        return ", ".join(names) or "none"
+    return f"{len(names)} files, {names[0]} and others (all of them: --json)"
