@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from foreign import IMAGE_TOKENS, WRITERS, asks, azure_lmm, burstgpt, expected, found, mooncake, servegen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,17 @@ from has.files.formats.convert import Options, convert
 from has.files.formats.sorting import by_arrival
 from has.files.trace import load_trace
 from has.files.workload import load_workload
+from tests.files.foreign import (
+    IMAGE_TOKENS,
+    WRITERS,
+    asks,
+    azure_lmm,
+    burstgpt,
+    expected,
+    found,
+    mooncake,
+    servegen,
+)
 
 ROWS = asks()
 KINDS = list(WRITERS)

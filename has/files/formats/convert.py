@@ -174,7 +174,8 @@ def _selected(batches: Iterator[Batch], account: Account, format: str, options: 
             field="--start-s" if options.start_s else "--end-s",
             allowed=f"the trace covers 0 to {covers / 1e9:g} s",
         )
-    _judge_rate(seen, (last - first) / 1e9, account, format)
+    if format != "servegen":  # its rates are written down, not told by times in some unit
+        _judge_rate(seen, (last - first) / 1e9, account, format)
 
 
 def _judge_rate(requests: int, span_s: float, account: Account, format: str) -> None:

@@ -6,8 +6,8 @@ import csv
 import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 from has.errors import InputError
 from has.files.formats.rows import Account, BadRow
@@ -59,11 +59,10 @@ def text_lines(path: str | Path, account: Account) -> Iterator[tuple[int, str]]:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
 
 
-def _opened(path: Path) -> IO[bytes]:
-    stream = path.open("rb")
-    magic = stream.read(2)
-    stream.seek(0)
-    return gzip.GzipFile(fileobj=stream) if magic == _GZIP else stream  # type: ignore[return-value]  # both are readable binary streams
+def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
+    with path.open("rb") as stream:
+        compressed = stream.read(2) == _GZIP
+    return gzip.open(path) if compressed else path.open("rb")
 
 
 def csv_rows(

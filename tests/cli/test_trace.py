@@ -1,0 +1,162 @@
+"""`has trace convert`, and what goes on with what it wrote: show, simulate."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from has.cli.trace import FORMATS
+from has.files.formats.convert import FORMATS as KNOWN
+from tests.files.foreign import asks, azure_2023, azure_lmm, burstgpt, mooncake, servegen
+
+ROWS = asks(120)
+
+
+@pytest.fixture
+def traces(inputs: Path) -> dict[str, Path]:
+    """One small trace of each format."""
+    texts = {"azure": azure_2023, "azure-lmm": azure_lmm, "mooncake": mooncake, "burstgpt": burstgpt}
+    paths = {}
+    for name, write in texts.items():
+        paths[name] = inputs / f"{name}.txt"
+        paths[name].write_text(write(ROWS))
+    paths["servegen"] = servegen(inputs / "servegen", [[(0.2, "Gamma", 0.5)]])
+    return paths
+
+
+def test_the_formats_offered_are_those_that_are_read() -> None:
+    assert FORMATS == KNOWN
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_from_a_trace_to_figures(format: str, has: Callable, traces: dict[str, Path], inputs: Path) -> None:
+    """Converted, shown and simulated, by the commands a person would type."""
+    said = has("trace", "convert", traces[format], "--format", format, "--out", "w2.csv")
+    assert said.status == 0, said.err
+    assert "workload written to w2.yaml" in said.err
+    assert "Rate over time" in said.out
+    with (inputs / "w2.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == (120 if format != "servegen" else len(rows)) > 50
+    shown = has("show", "w2.yaml")
+    assert shown.status == 0
+    assert "Rate over time" in shown.out
+    assert "coefficient of variation" in shown.out
+    simulated = has("simulate", "d.yaml", "--profile", "p.csv", "--workload", "w2.yaml", "--json")
+    assert simulated.status == 0, simulated.err
+    assert simulated.json["requests"] == simulated.json["completed"] == len(rows)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_fit_can_be_simulated(format: str, has: Callable, traces: dict[str, Path], inputs: Path) -> None:
+    said = has("trace", "convert", traces[format], "--format", format, "--out", "f.yaml", "--fit")
+    assert said.status == 0, said.err
+    assert "Error against the source" in said.err
+    assert not (inputs / "f.csv").exists()
+    shown = has("show", "f.yaml")
+    assert "Error against the source" in shown.out
+    simulated = has(
+        "simulate", "d.yaml", "--profile", "p.csv", "--workload", "f.yaml", "--requests", "50", "--json"
+    )
+    assert simulated.status == 0, simulated.err
+    assert simulated.json["completed"] == 50
+
+
+def test_json_holds_what_was_said(has: Callable, traces: dict[str, Path]) -> None:
+    lines = traces["azure"].read_text().splitlines()
+    lines[7] = lines[7].replace(",", ",x", 1)
+    traces["azure"].write_text("\n".join(lines))
+    said = has("trace", "convert", traces["azure"], "--format", "azure", "--out", "o.jsonl", "--json")
+    assert said.status == 0
+    told = said.json
+    assert (told["requests"], told["rows"], told["skipped"]["rows"]) == (119, 120, 1)
+    assert told["skipped"]["first"][0].startswith("line 8: ContextTokens: is no number")
+    assert told["rate_rps"] > 0
+    assert told["sizes"]["prompt_tokens"]["p50"] > 0
+    assert "line 8: ContextTokens" in said.err
+
+
+def test_bad_rows_are_said_also_when_quiet(has: Callable, traces: dict[str, Path]) -> None:
+    traces["mooncake"].write_text(traces["mooncake"].read_text() + '{"timest')
+    said = has("trace", "convert", traces["mooncake"], "--format", "mooncake", "--out", "o.csv", "-q")
+    assert said.status == 0
+    assert said.err.startswith("warning: 1 of 121 rows are bad")
+    assert "line 121" in said.err
+
+
+def test_a_text_trace_is_said_to_have_no_media(has: Callable, traces: dict[str, Path]) -> None:
+    said = has("trace", "convert", traces["azure"], "--format", "azure", "--out", "o.csv")
+    assert "text only" in said.err
+    made = has(
+        "trace", "convert", traces["azure"], "--format", "azure", "--out", "o.csv",
+        "--image-share", "0.5", "--image-tokens", "64",
+    )  # fmt: skip
+    assert made.status == 0
+    assert "made up" in made.err
+
+
+def test_the_reading_of_squared_images_is_said(has: Callable, traces: dict[str, Path]) -> None:
+    said = has("trace", "convert", traces["azure-lmm"], "--format", "azure-lmm", "--out", "o.csv")
+    assert "every value is a perfect square" in said.err
+    assert "read as the square" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["absent.csv", "--format", "azure", "--out", "o.csv"], "no such file"),
+        (["azure.txt", "--format", "bunny", "--out", "o.csv"], "none of azure"),
+        (["azure.txt", "--format", "azure", "--out", "o.xlsx"], "--out"),
+        (["azure.txt", "--format", "azure", "--out", "o.csv", "--fit"], "--out"),
+        (["azure.txt", "--format", "burstgpt", "--out", "o.csv"], "--format names the right one"),
+        (["azure-lmm.txt", "--format", "azure", "--out", "o.csv"], "--format azure-lmm"),
+        (["azure.txt", "--format", "azure", "--out", "o.csv", "--sample", "2"], "--sample"),
+        (["azure.txt", "--format", "azure", "--out", "o.csv", "--time-scale", "0"], "--time-scale"),
+        (["azure.txt", "--format", "azure", "--out", "o.csv", "--start-s", "nan"], "--start-s"),
+        (["azure.txt", "--format", "azure", "--out", "o.csv", "--image-tokens", "5"], "--image-share"),
+        (["azure.txt", "--format", "azure"], "--out"),
+        (["azure.txt", "--out", "o.csv"], "--format"),
+    ],
+)
+def test_what_is_wrong_is_bad_input(
+    arguments: list[str], says: str, has: Callable, traces: dict[str, Path]
+) -> None:
+    said = has("trace", "convert", *arguments)
+    assert said.status == 2
+    assert says in said.err
+    assert not said.out
+
+
+def test_the_page_draws_the_rate(has: Callable, traces: dict[str, Path], inputs: Path) -> None:
+    has("trace", "convert", traces["mooncake"], "--format", "mooncake", "--out", "o.parquet")
+    assert has("show", "o.yaml", "--html", "page.html").status == 0
+    page = (inputs / "page.html").read_text()
+    assert "<svg" in page
+    assert "requests/s in stretches of" in page
+    assert has("show", "o.parquet").status == 0
+
+
+def test_a_workload_shows_its_trace_at_its_time_scale(has: Callable, traces: dict[str, Path]) -> None:
+    has("trace", "convert", traces["azure"], "--format", "azure", "--out", "o.csv", "--time-scale", "0.5")
+
+    def rate(file: str) -> float:
+        line = next(line for line in has("show", file).out.splitlines() if line.startswith("mean rate"))
+        return float(line.split()[-1])
+
+    assert rate("o.yaml") == pytest.approx(2 * rate("o.csv"), rel=0.001)
+
+
+def test_a_trace_in_pixels_is_not_shown_without_a_model(has: Callable, inputs: Path) -> None:
+    (inputs / "t.csv").write_text(
+        "arrival_s,modality,image_px,prompt_tokens,output_tokens\n0,image,64x64,1,1\n"
+    )
+    (inputs / "t.yaml").write_text(
+        json.dumps({"version": 1, "name": "t", "arrivals": {"process": "trace", "file": "t.csv"}})
+    )
+    said = has("show", "t.yaml")
+    assert said.status == 0
+    assert "not shown" in said.out
