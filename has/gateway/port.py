@@ -89,17 +89,24 @@ class Preprocessed:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A batch ended. `ratio` is real over nominal duration, for the validity gate."""
+    """A batch ended. `ratio` is real over nominal duration, for the validity gate.
+
+    `transfers` pairs requests whose embeddings leave the worker with the seconds that takes.
+    """
 
     worker: int
     start_s: float
     end_s: float
     ratio: float
+    transfers: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A prefill batch ended. `tokens` pairs its requests with their first token (-1: it failed, as said)."""
+    """A prefill batch ended. `tokens` pairs its requests with their first token (-1: it failed, as said).
+
+    `transfers` pairs requests with the seconds until their KV is where decode finds it.
+    """
 
     remote: bool
     worker: int
@@ -107,6 +114,7 @@ class Prefilled:
     end_s: float
     ratio: float
     tokens: tuple[tuple[int, int], ...]
+    transfers: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ class Service:
                 self._preprocessed(event)
             case Encoded():
                 self._stage_done("encode", self.scheduler.encoders[event.worker].encoder, event)
-                self.scheduler.encoded(event.worker, event.end_s)
+                self.scheduler.encoded(event.worker, event.end_s, _delays(event.transfers))
                 self._encode_shares.pop(event.worker, None)
             case Prefilled():
                 for request, token in event.tokens:
@@ -284,7 +284,7 @@ class Service:
                 else:
                     lane = self.scheduler.encoders[event.worker].prefiller
                     self._stage_done("prefill_local", lane, event)
-                self.scheduler.prefilled(event.remote, event.worker, event.end_s)
+                self.scheduler.prefilled(event.remote, event.worker, event.end_s, _delays(event.transfers))
             case Stepped():
                 for request, token in event.tokens:
                     self.scheduler.answered(request)
@@ -494,3 +494,8 @@ class Service:
             kv_tokens_used=sum(decode.reserved(worker) for worker in workers),
             kv_tokens_total=total,
         )
+
+
+def _delays(transfers: tuple[tuple[int, float], ...]) -> Callable[[Ticket], float]:
+    seconds = dict(transfers)
+    return lambda ticket: seconds.get(ticket.request, 0.0)

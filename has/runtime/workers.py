@@ -305,8 +305,7 @@ class PoolWorkers:
                     Preprocessed(message["id"], index, message["start"], message["end"], 0, message["error"])
                 )
             case "encoded":
-                self._wrote(("encode", index))
-                self._handle(Encoded(index, message["start"], message["end"], message["ratio"]))
+                self._encoded(index, message)
             case "prefilled":
                 self._prefilled(index, message)
             case "stepped":
@@ -349,6 +348,16 @@ class PoolWorkers:
         tokens = sum(held.counts) if held is not None else 0
         self._handle(Preprocessed(message["id"], server, message["start"], message["end"], tokens))
 
+    def _encoded(self, worker: int, message: Message) -> None:
+        sent = self._writing.get(("encode", worker), set())
+        self._wrote(("encode", worker))
+        transfers = tuple(
+            (request, self.pool.transfer_s(sum(held.counts) * self._embedding_bytes))
+            for request in sorted(sent)
+            if (held := self._held.get(request)) is not None and "embeddings" in held.regions
+        )
+        self._handle(Encoded(worker, message["start"], message["end"], message["ratio"], transfers))
+
     def _prefilled(self, worker: int, message: Message) -> None:
         sent = self._batches.pop((message["remote"], worker), ())
         self._wrote((_prefill_lane(message["remote"]), worker))
@@ -359,8 +368,21 @@ class PoolWorkers:
                 self._release(held, "embeddings")
                 self._release(held, "media")
         tokens = tuple(zip(sent, message["tokens"], strict=True))
+        transfers = tuple(
+            (request, self.pool.transfer_s(len(held.prompt) * self._kv_bytes))
+            for request in sent
+            if (held := self._held.get(request)) is not None
+        )
         self._handle(
-            Prefilled(message["remote"], worker, message["start"], message["end"], message["ratio"], tokens)
+            Prefilled(
+                message["remote"],
+                worker,
+                message["start"],
+                message["end"],
+                message["ratio"],
+                tokens,
+                transfers,
+            )
         )
 
     def _stepped(self, worker: int, message: Message) -> None:
