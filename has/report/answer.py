@@ -107,11 +107,16 @@ def baseline_table(best: Deployment) -> Table | None:
                 _gain_words(gain, baseline.get("objective")),
                 percent(baseline.get("attainment")),
                 baseline.get("ttft_p99_ms"),
-                baseline.get("reason") or "",
+                _note(baseline),
             )
         )
     unit = str(objective.get("unit", ""))
     return Table(("", "configuration", unit, "gain over it", "attainment", "TTFT p99 ms", "note"), rows)
+
+
+def _note(baseline: Mapping[str, Any]) -> str:
+    reason = baseline.get("reason") or ""
+    return f"predicted, not measured: {reason}" if baseline.get("objective_source") == "predicted" else reason
 
 
 def _gain_words(gain: float | None, other: float | None) -> str | None:

@@ -79,7 +79,13 @@ def conclude(
         live=asked.live,
     )
     feasible = loop.feasible(choice.candidate)
-    scored = {**_scored_baselines(loop, baselines, asked), **{n: _own(t) for n, t in own.items()}}
+    scored = {
+        **_scored_baselines(loop, baselines, asked),
+        **{
+            n: _baseline(loop, d, t, t.objective if t.state == TrialState.COMPLETE else None)
+            for n, (d, t) in own.items()
+        },
+    }
     confidence = {
         "within_percent": WITHIN_PERCENT,
         "probability": loop.posterior([*loop.shortlist]).probability_within(
@@ -148,9 +154,16 @@ def _scored_baselines(
             number += 1
             loop.finished[candidate] = known
         trial = loop.finished[candidate]
-        value = objective_of(loop, candidate) if trial.state == TrialState.COMPLETE else None
-        scored[name] = Baseline(deployment, trial.figures, value, trial.reason)
+        measured = objective_of(loop, candidate) if trial.state == TrialState.COMPLETE else None
+        scored[name] = _baseline(loop, deployment, trial, measured)
     return scored
+
+
+def _baseline(loop: Loop, deployment: Deployment, trial: Trial, measured: float | None) -> Baseline:
+    if measured is not None:
+        return Baseline(deployment, trial.figures, measured, trial.reason)
+    predicted = loop.predicted_value(deployment)
+    return Baseline(deployment, trial.figures, predicted, trial.reason, "predicted")
 
 
 def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment: Deployment) -> Trial:
@@ -165,11 +178,6 @@ def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment:
         trial = replace(trial, objective=loop.objective(candidate, measured))
     loop.callbacks.trial_finished(trial, float("nan"), loop.best_trial, replayed=False)
     return trial
-
-
-def _own(scored: tuple[Deployment, Trial]) -> Baseline:
-    deployment, trial = scored
-    return Baseline(deployment, trial.figures, trial.objective, trial.reason)
 
 
 def _rate_to_write(loop: Loop, choice: Choice) -> float:

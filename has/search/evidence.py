@@ -183,6 +183,7 @@ def _baseline(baseline: Baseline) -> dict[str, Any]:
     said = {
         "deployment": None if baseline.deployment is None else baseline.deployment.label,
         "objective": baseline.objective,
+        "objective_source": baseline.objective_source,
         "attainment": figures.get("attainment"),
         "goodput_rps": figures.get("goodput_rps"),
         "ttft_p99_ms": (figures.get("ttft_ms") or {}).get("p99"),

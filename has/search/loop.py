@@ -260,6 +260,16 @@ class Loop:
         missing = (measured.point.goodput_rps - expected) / self.trials.offered
         return largest * (1 + max(-0.5, min(0.5, missing)))
 
+    def predicted_value(self, deployment: Deployment) -> float | None:
+        """The calibrated simulator's objective of a deployment whose own trial gave none; None if it cannot say."""
+        central = self.ensemble.central
+        try:
+            limit = self.uncalibrated.limit_of(deployment)
+            score = central.score_deployment(deployment, self.lists.long, limit)
+        except InputError:
+            return None
+        return self.problem.objective.shown(score.value, deployment.gpus)
+
     @property
     def simulations(self) -> int:
         """Simulated runs so far, all members of the ensemble counted."""

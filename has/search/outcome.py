@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from has.core.deployment import Deployment
 from has.core.trial import Figures, Trial
@@ -16,13 +16,17 @@ from has.search.prune import Cut
 class Baseline:
     """A way of not using HAS, scored on equal GPUs by the same executor.
 
-    `figures` and `objective` are None where it cannot run at all; `reason` says why.
+    objective         None where memory admits no such deployment
+    objective_source  "measured", or "predicted": the calibrated simulator's, where its trial failed or
+                      ended early
+    reason            why there is no objective, or none measured
     """
 
     deployment: Deployment | None
     figures: Figures | None
     objective: float | None
     reason: str | None = None
+    objective_source: Literal["measured", "predicted"] = "measured"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -31,6 +35,7 @@ class Baseline:
             else self.deployment.model_dump(mode="json", exclude_none=True),
             "figures": self.figures,
             "objective": self.objective,
+            "objective_source": self.objective_source,
             **({"reason": self.reason} if self.reason else {}),
         }
 

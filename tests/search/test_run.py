@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import make_profile, make_workload
 
 from has.core.profile import Profile
 from has.core.space import SearchSpace
@@ -19,6 +18,7 @@ from has.files.deployment import load_deployment, save_deployment
 from has.search.run import resume_inputs, search
 from has.search.simulated import ModelExecutor
 from has.search.space import candidate_of, enumerate_space
+from tests.search.small import make_profile, make_workload
 
 SPACE = SearchSpace(version=1, encode_batch=[1, 4], prefill_offload={"step": 0.5})
 
@@ -193,6 +193,25 @@ def test_a_crash_is_a_result_and_never_recommended(
     assert failed[0].reason == "CUDA out of memory on encode worker 0"
     assert failed[0].objective is None
     assert outcome.best.label != best.label
+
+
+def test_a_baseline_whose_trial_fails_is_still_scored_and_said_to_be_predicted(
+    profile: Profile, workload: Workload
+) -> None:
+    sound = run(profile, workload).baselines
+
+    def busy(plan: TrialPlan) -> Outcome | None:
+        if plan.deployment.topology == "monolithic":
+            return Outcome(TrialState.FAILED, reason="host too busy")
+        return None
+
+    scored = run(profile, workload, executor=Wrapped(profile, busy)).baselines
+    assert (scored["monolithic"].objective_source, scored["e_pd"].objective_source) == (
+        "predicted",
+        "measured",
+    )
+    assert scored["monolithic"].reason == "host too busy"
+    assert scored["monolithic"].objective == pytest.approx(sound["monolithic"].objective, rel=0.1)
 
 
 def test_every_trial_failing_is_a_failure(profile: Profile, workload: Workload) -> None:
