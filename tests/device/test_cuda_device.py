@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from fake_driver import L40S, CUresult, FakeDriver, FakeNvml
 
 from has.device import cuda, detect, nvml
 from has.errors import InputError, MissingError, RunError
+from tests.device.fake_driver import L40S, CUresult, FakeDriver, FakeNvml
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from virtual import table
 
 from has.device import calibrate, nominal
 from has.device.nominal import Costs
 from has.errors import MissingError
+from tests.device.virtual import table
 
 
 @pytest.fixture(autouse=True)

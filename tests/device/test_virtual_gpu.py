@@ -7,12 +7,12 @@ import statistics
 import threading
 
 import pytest
-from virtual import CALM, gpu, table
 
 from has.device.base import Iteration, Work
 from has.device.cpu import CREDIT_S, Cancelled, VirtualGpu
 from has.device.device_model import VIRTUAL_GPU
 from has.errors import InputError, MissingError
+from tests.device.virtual import CALM, gpu, table
 
 
 def seconds(stage, batch, tokens, share=1.0):

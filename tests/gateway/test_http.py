@@ -13,7 +13,6 @@ import openai
 import pytest
 import soundfile
 from PIL import Image
-from queue_service import MODEL, QueueService, chat, serving, serving_queue
 
 from has.errors import InputError, RunError
 from has.gateway.http import create_app
@@ -21,6 +20,7 @@ from has.gateway.limits import Limits
 from has.gateway.metrics import Metrics
 from has.gateway.server import listen
 from has.models.media import MediaLimits
+from tests.gateway.queue_service import MODEL, QueueService, chat, serving, serving_queue
 
 CHAT = "/v1/chat/completions"
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from queue_service import MODEL, QueueService
-
 from has.gateway.limits import MIB, Limits
 from has.gateway.metrics import Metrics
 from has.gateway.openai_schema import ERROR_TYPES, NEUTRAL
+from tests.gateway.queue_service import MODEL, QueueService
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from small import make_profile, make_workload
 
 from has.core.profile import Profile
 from has.core.workload import Workload
+from tests.search.small import make_profile, make_workload
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from small import make_profile, make_workload
 
 from has.core.space import SearchSpace
 from has.search.objective import Objective
@@ -15,6 +14,7 @@ from has.search.problem import Problem
 from has.search.screen import Scores
 from has.search.space import Candidate, enumerate_space
 from has.sim.draw import draw_requests
+from tests.search.small import make_profile, make_workload
 
 SPACE = SearchSpace(version=1, encode_batch=[1, 2, 4, 8], prefill_offload={"step": 0.25})
 STAGES = ("encode", "prefill", "decode")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from small import make_profile, make_workload
 
 from has.core.deployment import Deployment
 from has.files.profile import profile_from_rows
@@ -11,6 +10,7 @@ from has.search.predict import Predictor
 from has.search.problem import Problem
 from has.search.space import Candidate
 from has.sim.draw import draw_requests
+from tests.search.small import make_profile, make_workload
 
 EPD = "disaggregated"
 

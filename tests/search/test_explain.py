@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from small import make_profile, make_workload
 
 from has.core.deployment import Deployment
 from has.search.explain import explain, steps
+from tests.search.small import make_profile, make_workload
 
 
 def deployment(**changes: object) -> Deployment:

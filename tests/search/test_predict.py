@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small import make_profile, make_workload
 
 from has.core.figures import figures
 from has.core.stage import Beside, Stage
@@ -14,6 +13,7 @@ from has.search.problem import Problem, warmup_s
 from has.search.space import Candidate
 from has.search.surrogate import FACTORS
 from has.sim.draw import draw_requests
+from tests.search.small import make_profile, make_workload
 
 CANDIDATES = [
     Candidate("disaggregated", (3, 3, 2), (1, 1, 1), 4, 500_000),

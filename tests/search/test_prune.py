@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from instances import random_instance
-from small import make_profile, make_workload
 
 from has.core.space import SearchSpace
 from has.errors import InfeasibleError
@@ -13,6 +11,8 @@ from has.search.prune import LEAST_ALLOCATIONS, margin, only_possible, prune
 from has.search.screen import keep_simulators_best, screen
 from has.search.space import Candidate, enumerate_space
 from has.sim.draw import draw_requests
+from tests.search.instances import random_instance
+from tests.search.small import make_profile, make_workload
 
 SPACE = SearchSpace(version=1)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-from twin import Twin
-
 from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.records import COLUMNS, NEVER, ROUTES
 from has.core.requests import Requests
 from has.sim.simulator import Simulator
+from tests.sim.twin import Twin
 
 STATUS = ("failed", "completed", "refused")
 TOLERANCE_NS = 1000

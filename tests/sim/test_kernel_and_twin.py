@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from agreement import differences
-from random_cases import LONG, TOPOLOGIES, case
+
+from tests.sim.agreement import differences
+from tests.sim.random_cases import LONG, TOPOLOGIES, case
 
 CASES = 420
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from worlds import close_to, deployment, poisson, profile, requests, run
+
+from tests.theory.worlds import close_to, deployment, poisson, profile, requests, run
 
 
 def _closed_forms(bound, p):

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from worlds import close_to, deployment, poisson, profile, requests, run
 
 from has.core.deployment import Deployment
+from tests.theory.worlds import close_to, deployment, poisson, profile, requests, run
 
 
 def test_with_constant_steps_a_request_takes_its_steps():

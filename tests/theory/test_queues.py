@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from worlds import PER_TOKEN, close_to, deployment, poisson, profile, requests, run
+
+from tests.theory.worlds import PER_TOKEN, close_to, deployment, poisson, profile, requests, run
 
 N = 40_000
 LONG = pytest.mark.long

@@ -7,16 +7,10 @@ import base64
 import dataclasses
 import io
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
-
-from queue_service import MODEL, QueueService, serving
 
 from has.core.records import COMPLETED, FAILED, NEVER, REFUSED
 from has.core.requests import Requests
@@ -28,6 +22,7 @@ from has.gateway.job import TokenEvent
 from has.models.media import decode_media
 from has.trial.payload import BUNDLED_WRITER, Payloads, Writer, size_model
 from has.trial.url import api_root, bench_url
+from tests.gateway.queue_service import MODEL, QueueService, serving
 
 SLO = Slo(ttft_ms=30_000, tpot_ms=10_000)
 
