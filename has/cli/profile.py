@@ -71,14 +71,14 @@ def command(
         str | None,
         typer.Option(
             "--source",
-            metavar="measured|roofline|silicon",
+            metavar="SOURCE",
             parser=options.choice("measured", "roofline", "silicon"),
-            help="measured here, or an estimate: from data sheets, or from kernel times of the extra silicon.",
+            help="measured, or estimated: roofline (data sheets) or silicon (kernel times; an extra).",
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", metavar="NAME", help="Estimate: of which GPU; H100, a100-80, l40s …"),
+        typer.Option("--gpu", metavar="NAME", help="Estimate: of which GPU (h100, a100-80, l40s)."),
     ] = None,
     tensor_parallel: Annotated[
         int | None,
