@@ -82,7 +82,7 @@ class WarmPool:
         if not is_bundled(model):
             raise MissingError(
                 f"the bundled runtime on a CPU serves the bundled models, not {model}",
-                mend="has deploy --engine vllm, or a deployment of tiny-image, tiny-video or tiny-audio",
+                mend="serve it with an engine (vLLM, SGLang), or deploy tiny-image, tiny-video or tiny-audio here",
             )
         if gpus > MAX_GPUS:
             raise MissingError(
@@ -284,7 +284,7 @@ def measure_channel(channel: Channel) -> tuple[float, float]:
 
 def plan_roles(deployment: Deployment, gpus: int) -> dict[str, tuple[tuple[PoolName, int], Message]]:
     """Worker key -> its place and role. Raises MissingError for what this runtime does not run."""
-    engine = "has deploy --engine vllm"
+    engine = "serve it with an engine that has it (vLLM, SGLang), or search a space with tensor_parallel 1"
     if any(value not in (None, 1) for value in deployment.tensor_parallel.model_dump().values()):
         raise MissingError("the bundled runtime has no tensor parallelism", mend=engine)
     if deployment.gpus > gpus:
