@@ -12,9 +12,7 @@ had it.
 
 from __future__ import annotations
 
-import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +31,7 @@ from has.models.sampling import Sampling
 from has.models.stage_model import Prefilled, PromptInput, StageModel
 from has.runtime.channel import Channel, Region
 from has.runtime.link import Message, WorkerLink
+from has.runtime.priority import go_first, go_last
 
 T = TypeVar("T")
 
@@ -87,18 +86,12 @@ class Bench:
         return self.tensor(region, (layers, two, heads, tokens, size))
 
 
-BACKGROUND_NICE = 10
-"""Of encode and prefill threads: they compute for tens of milliseconds and have several times as long for it,
-while a decode step or a gateway that wakes up behind them is late at once."""
-
-
 def lane_thread(name: str, body: Callable[[], None], *, background: bool = False) -> threading.Thread:
     """A daemon thread with precise sleeps and no gradients; `background` lets others go first on a busy core."""
 
     def run() -> None:
         precise_sleep()
-        if background and sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_NICE)
+        go_last() if background else go_first()
         with torch.inference_mode():
             body()
 

@@ -22,6 +22,7 @@ from has.gateway.service import Service
 from has.models.bench import OPEN
 from has.policy import SmPartitioner
 from has.runtime.pool import WarmPool, plan_roles
+from has.runtime.priority import go_first
 from has.runtime.start import open_service
 
 MAX_QUEUE = 256
@@ -131,6 +132,7 @@ async def _serve(
     say: Say,
     on_ready: Callable[[str], None],
 ) -> None:
+    go_first()
     services: list[Service] = []
     name = served_model_names[0] if served_model_names else deployment.model
     metrics = Metrics(name, lambda: services[0].state())

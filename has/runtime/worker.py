@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from has.runtime.channel import Channel
 from has.runtime.link import Message, WorkerLink
+from has.runtime.priority import go_first
 
 Work = Callable[[str, socket.socket, Channel], None]
 
@@ -77,6 +78,7 @@ class Worker:
         self.role: Role | None = None
 
     def run(self) -> None:
+        go_first()
         for message in self.link.messages():
             match message["do"]:
                 case "role":

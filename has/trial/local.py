@@ -33,6 +33,7 @@ from has.latency.lookup import LatencyModel
 from has.models.bench import OPEN
 from has.models.names import VOCAB_SIZE, is_bundled
 from has.runtime.pool import WarmPool, plan_roles
+from has.runtime.priority import go_first
 from has.runtime.serve import sm_table_of
 from has.runtime.start import open_service
 from has.trial.host_load import busy, cores_used
@@ -129,6 +130,7 @@ class LocalExecutor:
         gc.freeze()
         gc.disable()
         precise_sleep()
+        go_first()
         pids = [os.getpid(), *self.pool.pids.values()]
         before = busy(pids)
         try:
