@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.runtime import _nrt_python
 
-from has.core.compiled import compiled
 from has.core.profile import Profile
 from has.errors import InputError
 from has.latency.lookup import REACH, Grid, LatencyModel, interpolate
@@ -129,7 +129,7 @@ def test_the_model_and_a_compiled_caller_agree_bit_for_bit(drawn, sm, batch, tok
         assert inlined < 0 or batch > REACH * axes[1][-1] or tokens > REACH * axes[2][-1]
 
 
-@compiled
+@numba.njit
 def through_a_kernel(sm_axis, batch_axis, tokens_axis, values, sm, batch, tokens):
     return interpolate(sm_axis, batch_axis, tokens_axis, values, sm, batch, tokens)
 
@@ -248,7 +248,7 @@ def test_nonsense_is_refused(batch, tokens, share):
         model([row("encode")]).seconds("encode", batch, tokens, share)
 
 
-@compiled
+@numba.njit
 def thousand_times(sm_axis, batch_axis, tokens_axis, values):
     total = 0.0
     for i in range(1000):
@@ -272,7 +272,7 @@ def test_the_kernel_allocates_nothing():
         _nrt_python.memsys_disable_stats()
 
 
-@compiled
+@numba.njit
 def count_arrays(n):
     total = 0.0
     for i in range(n):
