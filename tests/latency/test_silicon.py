@@ -101,7 +101,7 @@ def library():
 
 
 def test_our_operations_add_up_to_the_librarys_own_model(library):
-    """Its layer lists were written by others: they agree with ours within 2 % where both know the model."""
+    """Its layer lists were written by others: they agree with ours within 2 % at these sizes."""
     lm = LanguageModel.from_facts(facts.model("qwen3-vl-8b"))
     kernels = silicon.Silicon(Gpu.from_facts("h100"))
     whole = silicon.engine("h100_sxm", "Qwen/Qwen3-8B")
