@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from has.search.outcome import Baseline, Outcome
 from has.search.problem import Problem
 from has.search.question import Asked
 from has.search.space import Candidate
+from has.search.sustain import sustained
 from has.search.trials import record
 from has.sim.draw import draw_requests
 
@@ -68,6 +70,7 @@ def conclude(
             f"every trial failed: {'; '.join(reasons[:3])}",
             mend="see trials.jsonl in the run folder for each reason",
         )
+    ranking = [(c, sustained(loop, problem.deployment(c), value)) for c, value in ranking]
     tell.stage("confirming", f"{len(ranking)} finalists under other arrivals and loads")
     choice = confirm(
         loop,
@@ -160,10 +163,10 @@ def _scored_baselines(
 
 
 def _baseline(loop: Loop, deployment: Deployment, trial: Trial, measured: float | None) -> Baseline:
-    if measured is not None:
-        return Baseline(deployment, trial.figures, measured, trial.reason)
-    predicted = loop.predicted_value(deployment)
-    return Baseline(deployment, trial.figures, predicted, trial.reason, "predicted")
+    source: Literal["measured", "predicted"] = "predicted" if measured is None else "measured"
+    value = loop.predicted_value(deployment) if measured is None else measured
+    held = None if value is None else sustained(loop, deployment, value)
+    return Baseline(deployment, trial.figures, held, trial.reason, source)
 
 
 def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment: Deployment) -> Trial:

@@ -262,13 +262,19 @@ class Loop:
 
     def predicted_value(self, deployment: Deployment) -> float | None:
         """The calibrated simulator's objective of a deployment whose own trial gave none; None if it cannot say."""
-        central = self.ensemble.central
         try:
-            limit = self.uncalibrated.limit_of(deployment)
-            score = central.score_deployment(deployment, self.lists.long, limit)
+            value = self.carried(deployment, self.lists.long)
         except InputError:
             return None
-        return self.problem.objective.shown(score.value, deployment.gpus)
+        return self.problem.objective.shown(value, deployment.gpus)
+
+    def carried(self, deployment: Deployment, requests: Requests, upper: float | None = None) -> float:
+        """The calibrated simulator's value of `deployment` on `requests`; of a largest rate, at most `upper`.
+
+        Raises InputError where a size lies beyond the profile's reach.
+        """
+        limit = self.uncalibrated.limit_of(deployment)
+        return self.ensemble.central.score_deployment(deployment, requests, limit, upper=upper).value
 
     @property
     def simulations(self) -> int:

@@ -1,0 +1,51 @@
+"""What a largest rate is worth once traffic lasts.
+
+Trials and rankings run the same short list, stretched to each rate. At a high rate it is over in
+seconds, before a queue that only grows has cost anything: 1,000 requests at 200 requests/s last 5 s,
+and a deployment that carries 120 in the long run meets a 2 s TTFT on nearly all of them. That is
+harmless between candidates, which all run it, and misleading as a promise. So the rate that is
+written is held to arrivals of another seed that last `SPAN` times the TTFT bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+from has.core.deployment import Deployment
+from has.core.requests import Requests
+from has.errors import InputError
+from has.search.loop import Loop
+from has.sim.draw import draw_requests
+
+SPAN = 30.0
+"""Length of the traffic, in TTFT bounds."""
+FEWEST, MOST = 3000, 30_000
+"""Requests: enough for a percentile, few enough for a second of simulation."""
+
+
+def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
+    """`value`, or the lower rate that the calibrated simulator carries on traffic that lasts.
+
+    Only of a largest rate, and only of drawn traffic: a trace lasts as long as it lasts.
+    """
+    problem = loop.problem
+    if problem.objective.name != "max-rate" or value <= 0 or problem.workload.arrivals.process == "trace":
+        return value
+    try:
+        carried = loop.carried(deployment, _lasting(loop, value), upper=value)
+    except InputError:
+        return value  # sizes of the longer list lie beyond the profile's reach: nothing more can be said
+    # 0: the simulator knows no rate at all. Trials have shown one, and that stands.
+    return min(value, carried) if carried > 0 else value
+
+
+def _lasting(loop: Loop, rate: float) -> Requests:
+    problem = loop.problem
+    count = min(MOST, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * rate)))
+    return draw_requests(
+        problem.workload,
+        rate=problem.base_rate,
+        requests=count,
+        seed=problem.seed + 1,
+        model=problem.settings["model"],
+    )

@@ -1,0 +1,24 @@
+"""The rate that is written lasts, however short the trials were."""
+
+from __future__ import annotations
+
+from has.core.space import SearchSpace
+from has.search.run import search
+from has.sim.run import simulate
+from tests.search.small import make_profile, make_workload
+
+QUICK = {"encode": 0.02, "prefill": 0.02, "decode": 0.01}
+"""A device so fast that a trial of 1,000 requests is over in less than the TTFT bound."""
+
+
+def test_a_high_rate_is_held_to_traffic_that_lasts() -> None:
+    profile, workload = make_profile(factors=QUICK), make_workload()
+    space = SearchSpace.model_validate({"version": 1, "encode_batch": [1], "prefill_offload": {"step": 0.5}})
+    outcome = search(gpus=4, profile=profile, workload=workload, space=space, trials=4, seed=0)
+    assert outcome.best.rate is not None
+    assert outcome.best.rate > 300  # or this test shows nothing
+    lasting = simulate(outcome.best, profile, workload, rate=outcome.best.rate, requests=20_000, seed=9)
+    assert lasting["attainment"] > outcome.best.slo.attainment - 0.03
+    for baseline in outcome.baselines.values():
+        assert baseline.objective is not None
+        assert baseline.objective <= outcome.objective * 1.02
