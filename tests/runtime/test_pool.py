@@ -37,7 +37,7 @@ def test_tensor_parallelism_is_for_an_engine() -> None:
     plan = deployment(MODEL, alloc={"encode": 1, "prefill": 1, "decode": 2}, tensor_parallel={"decode": 2})
     with pytest.raises(MissingError, match="tensor parallelism") as error:
         plan_roles(plan, 4)
-    assert "vllm" in error.value.mend
+    assert "vLLM" in error.value.mend
 
 
 def test_more_gpus_than_are_here() -> None:

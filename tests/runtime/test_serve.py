@@ -96,7 +96,7 @@ def test_sigkill_leaves_nothing() -> None:
 def test_what_the_runtime_does_not_run_is_said_before_anything_starts() -> None:
     with pytest.raises(MissingError) as error:
         serve(deployment(MODEL, tensor_parallel={"decode": 2}), port=0)
-    assert "vllm" in error.value.mend
+    assert "vLLM" in error.value.mend
 
 
 def test_the_sm_table_is_the_deployments_then_the_profiles_then_none() -> None:
