@@ -19,8 +19,8 @@ from has.core.profile import Profile
 from has.core.space import SearchSpace
 from has.core.trial import Trial, TrialState
 from has.core.workload import Workload
-from has.errors import InputError
-from has.files.atomic import write_atomic
+from has.errors import InputError, RunError
+from has.files.atomic import clear_temporaries, write_atomic
 from has.files.jsonl import append_line, read_lines
 from has.files.profile import load_profile, save_profile
 from has.files.space import load_space, save_space
@@ -105,7 +105,13 @@ class Journal:
     def append(self, trial: Trial) -> None:
         """Keep a finished trial; on return it is on disk."""
         if self.path is not None:
-            append_line(self.path, trial_to_line(trial))
+            try:
+                append_line(self.path, trial_to_line(trial))
+            except OSError as error:
+                raise RunError(
+                    f"{self.path}: cannot be written: {error.strerror or error}",
+                    mend="make room there, then go on with the run",
+                ) from error
         self._trials.append(trial)
 
 
@@ -144,6 +150,7 @@ class RunFolder:
                     mend=f"choose another folder, or go on with it: --resume {self.path}",
                 )
             _same_question(read_manifest(self.path), manifest, str(existing))
+            clear_temporaries(self.path)
             return
         if resume:
             raise InputError("no run is there", where="argument", field="resume", value=str(self.path))

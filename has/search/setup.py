@@ -99,7 +99,7 @@ def choose_baselines(
 def rate_to_offer(problem: Problem, kept: Scores, predictor: Predictor) -> float:
     best = max((score.value for score in kept.values()), default=0.0)
     if best <= 0:
-        best = 0.5 * max(predictor.limit(c) for c in kept)
+        best = 0.5 * max(predictor.limit(c) for c in kept) or problem.base_rate
     return float(f"{OFFERED * best:.4g}")
 
 

@@ -72,8 +72,12 @@ class Trials:
         )
 
     def run(self, deployment: Deployment, upper: float) -> Measured:
-        """Measure `deployment`; `upper` bounds the rate it could carry."""
+        """Measure `deployment`; `upper` bounds the rate it could carry.
+
+        Where that is 0 no rate meets the SLO; it is measured at the workload's own, to say how far off it is.
+        """
         objective = self.problem.objective
+        upper = upper if upper > 0 else self.problem.base_rate
         try:
             if self.offered is not None:
                 point = self._point(deployment, self.offered)

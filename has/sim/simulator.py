@@ -95,9 +95,12 @@ class Simulator:
         rows[:, at.MEDIA_TOKENS] = requests.media_tokens
         rows[:, at.TOTAL] = requests.total_tokens
         rows[:, at.OUTPUT] = requests.output_tokens
-        rows[:, at.PREPROCESS_NS] = self._delays(Stage.PREPROCESS, requests.media_tokens) * media
-        rows[:, at.EMBEDDING_NS] = self._delays(Stage.EMBEDDING_TRANSFER, requests.media_tokens) * media
-        rows[:, at.KV_NS] = self._delays(Stage.KV_TRANSFER, requests.total_tokens)
+        # Of media alone: a profile need not make sense at the 0 tokens of a text, nor at a KV that never moves.
+        rows[:, [at.PREPROCESS_NS, at.EMBEDDING_NS, at.KV_NS]] = 0
+        rows[media, at.PREPROCESS_NS] = self._delays(Stage.PREPROCESS, requests.media_tokens[media])
+        rows[media, at.EMBEDDING_NS] = self._delays(Stage.EMBEDDING_TRANSFER, requests.media_tokens[media])
+        moves = requests.output_tokens > 1
+        rows[moves, at.KV_NS] = self._delays(Stage.KV_TRANSFER, requests.total_tokens[moves])
         dispatch = generators(seed)[2]
         # Two draws a request at most (e_pd), and a rejection is a matter of one in 10^8.
         words = dispatch.integers(2**32, size=2 * len(requests) + 64)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from has.core.profile import Profile
+from has.core.slo import Slo
 from has.core.space import SearchSpace
 from has.core.trial import Executor, Outcome, TrialPlan, TrialState
 from has.core.workload import Workload
@@ -218,6 +219,16 @@ def test_every_trial_failing_is_a_failure(profile: Profile, workload: Workload) 
     broken = Wrapped(profile, lambda plan: Outcome(TrialState.FAILED, reason="no such device"))
     with pytest.raises(RunError, match="no such device"):
         run(profile, workload, executor=broken)
+
+
+@pytest.mark.parametrize("rate", [None, 4.0])
+def test_an_slo_below_every_floor_is_answered_with_no(
+    profile: Profile, workload: Workload, rate: float | None
+) -> None:
+    impossible = workload.model_copy(update={"slo": Slo(ttft_ms=2000.0, tpot_ms=0.5)})
+    with pytest.raises(InfeasibleError, match="TPOT") as answer:
+        run(profile, impossible, rate=rate)
+    assert answer.value.least_bad.figures["attainment"] == 0.0
 
 
 def test_nothing_meets_the_slo(profile: Profile, workload: Workload, tmp_path: Path) -> None:
