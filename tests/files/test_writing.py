@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
+import threading
 
 import numpy as np
 import pandas as pd
@@ -15,8 +17,8 @@ from hypothesis import strategies as st
 
 from has.core.records import COMPLETED, Records
 from has.core.requests import Requests
-from has.errors import InputError
-from has.files.atomic import replace_atomic, write_atomic
+from has.errors import InputError, RunError
+from has.files.atomic import clear_temporaries, replace_atomic, write_atomic
 from has.files.jsonl import append_line, parse_json, read_lines
 from has.files.records import COLUMNS, save_records
 from has.files.tables import read_table, save_table
@@ -52,6 +54,81 @@ def test_a_place_that_cannot_be_written_to_is_an_input_error(tmp_path):
     for path in (tmp_path / "file" / "a.txt", tmp_path):
         with pytest.raises(InputError, match="cannot be written"):
             write_atomic(path, "x")
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    for name, target in (("old", tmp_path / "there" / "old.txt"), ("new", tmp_path / "there" / "new.txt")):
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "there" / "old.txt").write_text("before")
+    for name in ("old", "new"):
+        write_atomic(tmp_path / name, "after")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "there" / f"{name}.txt").read_text() == "after"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "old", "there"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_is_written_into_and_stays(tmp_path, linked):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    path = pipe
+    if linked:
+        path = tmp_path / "link"
+        path.symlink_to(pipe)
+    heard: list[bytes] = []
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    save_table([{"a": 1}], tmp_path / "wanted.parquet")
+    replace_atomic(path, lambda temporary: temporary.write_bytes((tmp_path / "wanted.parquet").read_bytes()))
+    reader.join(30)
+    assert heard == [(tmp_path / "wanted.parquet").read_bytes()]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert not any(p.name.endswith(".tmp") for p in tmp_path.iterdir())
+
+
+def test_a_socket_is_refused_and_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("s")
+        with pytest.raises(InputError, match="a socket or a disk, no file"):
+            write_atomic("s", "x")
+        assert stat.S_ISSOCK((tmp_path / "s").stat().st_mode)
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize(("minor", "full"), [(3, False), (7, True)], ids=["null", "full"])
+def test_a_device_is_written_into_and_stays(tmp_path, minor, full):
+    device = tmp_path / "device"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+        os.close(os.open(device, os.O_WRONLY))
+    except PermissionError:
+        pytest.skip("device nodes cannot be made here")
+    if full:
+        with pytest.raises(RunError, match="device: cannot be written: No space left"):
+            write_atomic(device, "x")
+    else:
+        write_atomic(device, "x")
+    assert stat.S_ISCHR(device.stat().st_mode)
+    assert [p.name for p in tmp_path.iterdir()] == ["device"]
+
+
+def test_a_full_disk_is_no_fault_of_the_input(tmp_path):
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(RunError, match=r"a\.txt: cannot be written: No space left") as raised:
+        replace_atomic(tmp_path / "a.txt", fail)
+    assert raised.value.exit_status == 3
+
+
+def test_what_a_killed_write_left_is_cleared_and_nothing_else(tmp_path):
+    kept = ["a.parquet", ".a.tmp", "a.parquet.12345678.tmp", ".hidden"]
+    for name in (*kept, ".a.parquet.x1_yz890.tmp"):
+        (tmp_path / name).write_text("x")
+    clear_temporaries(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(kept)
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
