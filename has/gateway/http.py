@@ -26,6 +26,7 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from has.errors import HasError, InputError
@@ -38,6 +39,8 @@ from has.gateway.metrics import CONTENT_TYPE, Metrics
 from has.gateway.openai_schema import AudioPart, ChatRequest, TextPart, error_body, parse_chat, part_url
 
 OPEN_PATHS = ("/health", "/ready")
+CLIENT_LEFT = 499
+"""Status of the answer to a client that left while it sent its body; nobody reads it."""
 
 
 def create_app(
@@ -119,7 +122,12 @@ def create_app(
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         arrived_s = time.monotonic()
-        asked = parse_chat(await _body(request, bounds.body_bytes))
+        try:
+            body = await _body(request, bounds.body_bytes)
+        except ClientDisconnect:
+            seen.failed("abort")
+            return Response(status_code=CLIENT_LEFT)
+        asked = parse_chat(body)
         _known(asked.model, names)
         if (why_not := service.not_ready()) is not None:
             raise Unavailable(why_not, retry_after_s=1.0)
@@ -242,9 +250,11 @@ async def _body(request: Request, most: int) -> bytes:
         raise BadRequest("Content-Type must be application/json")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise BadRequest("a compressed body is not taken")
-    with suppress(ValueError):
-        if int(request.headers.get("content-length", "0")) > most:
-            raise TooLarge(f"the body is larger than {most} bytes")
+    length = 0
+    with suppress(ValueError):  # the raise stands outside: errors of ours are ValueErrors too
+        length = int(request.headers.get("content-length", "0"))
+    if length > most:
+        raise TooLarge(f"the body is larger than {most} bytes")
     pieces, size = [], 0
     async for piece in request.stream():
         size += len(piece)

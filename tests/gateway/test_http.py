@@ -6,6 +6,9 @@ import base64
 import io
 import json
 import re
+import socket
+import struct
+import time
 
 import httpx
 import numpy as np
@@ -572,3 +575,35 @@ def test_a_taken_port_is_an_error_with_its_mend():
         taken.close()
     with pytest.raises(InputError):
         listen("no such host.invalid", 1)
+
+
+def _raw(client, head: bytes, body: bytes = b"") -> socket.socket:
+    connection = socket.create_connection((client.base_url.host, client.base_url.port))
+    connection.settimeout(30)
+    connection.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+        + head
+        + b"\r\n\r\n"
+        + body
+    )
+    return connection
+
+
+def test_a_body_that_is_announced_too_large_is_not_waited_for(client):
+    with _raw(client, b"Content-Length: 99999999999") as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_that_resets_within_its_body_is_an_abort_and_no_fault(caplog):
+    with serving_queue() as (service, client):
+        connection = _raw(client, b"Content-Length: 1000", b"{")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()  # with nothing to linger for this is a reset
+        deadline = time.monotonic() + 30
+        while 'reason="abort"' not in client.get("/metrics").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert client.post(CHAT, json=chat("hello")).status_code == 200
+        assert len(service.jobs) == 1
+    assert "internal error" not in caplog.text
+    assert "Traceback" not in caplog.text
