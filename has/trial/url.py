@@ -165,6 +165,10 @@ def api_root(url: str) -> str:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise InputError("not a URL", where="argument", field="URL", value=url, allowed="http://host:port")
+    if parsed.port is not None and not 1 <= parsed.port <= 65535:
+        raise InputError(
+            "no such port", where="argument", field="URL", value=url, allowed="a port from 1 to 65535"
+        )
     text = text.rstrip("/").removesuffix("/chat/completions").rstrip("/")
     return text if text.endswith("/v1") else f"{text}/v1"
 

@@ -285,7 +285,9 @@ class TestWhoIsThere:
     def test_forms_of_a_url(self, url):
         assert api_root(url) == "http://h:1/v1"
 
-    @pytest.mark.parametrize("url", ["", "ftp://h", "http://", "http://h:port"])
+    @pytest.mark.parametrize(
+        "url", ["", "ftp://h", "http://", "http://h:port", "http://h:0", "http://[::1]:65536"]
+    )
     def test_what_is_no_url(self, url):
         with pytest.raises(HasError):
             api_root(url)
