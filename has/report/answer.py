@@ -71,7 +71,10 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     gain, key = min(gains)
     words = BASELINE_WORDS.get(key, key)
     if gain < -0.05:
-        return f"the baseline {words} measured {-gain:.1f} % better: the trials do not tell them apart, or it should be used"
+        return (
+            f"the baseline {words}, on the same GPUs, measured {-gain:.1f} % better: "
+            "the trials do not tell them apart, or it should be used"
+        )
     if gain < 0.05:
         return f"as good as the strongest baseline, {words}, on the same GPUs"
     return f"{gain:+.1f} % over the strongest baseline, {words}, on the same GPUs"

@@ -7,6 +7,7 @@ on, can be looked at too; nothing in the folder is changed by reading it.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from has.core.trial import Trial
 from has.errors import InputError
 from has.files.deployment import load_deployment
 from has.files.jsonl import read_lines
+from has.files.reading import read_text
 from has.files.tables import save_table
 from has.search.journal import read_manifest, trial_from_line, trial_rows
 
@@ -62,8 +64,22 @@ def load_run(folder: Path) -> Run:
 def _csv_rows(path: Path) -> tuple[Mapping[str, Any], ...]:
     if not path.is_file():
         return ()
-    with path.open(newline="", encoding="utf-8") as file:
-        return tuple({name: _cell(name, cell) for name, cell in row.items()} for row in csv.DictReader(file))
+    rows = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        return tuple(_cells(row) for row in rows)
+    except (csv.Error, ValueError) as error:
+        raise InputError(
+            f"line {rows.line_num} is not one of a pruned.csv: {error}",
+            where=str(path),
+            mend=f"it can be made again: has search --resume {path.parent}",
+        ) from None
+
+
+def _cells(row: Mapping[str, str]) -> Mapping[str, Any]:
+    # DictReader puts cells too many under None, and None where cells are too few.
+    if None in row or None in row.values():
+        raise ValueError("it has not as many values as there are columns")
+    return {name: _cell(name, cell) for name, cell in row.items()}
 
 
 def _cell(name: str, cell: str) -> Any:

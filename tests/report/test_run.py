@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,21 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
         load_run(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"manifest\.json"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        (b"monolithic,", "not as many values"),
+        (b"c,t,1,1,many,0.5,memory,1,1,1,why", "not one of a pruned.csv"),
+    ],
+)
+def test_a_damaged_table_is_an_input_error(folder: Path, tmp_path: Path, damage: bytes, words: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    with (run / "pruned.csv").open("ab") as file:
+        file.write(damage + b"\n")
+    with pytest.raises(InputError, match=words) as raised:
+        load_run(run)
+    assert raised.value.where == str(run / "pruned.csv")
