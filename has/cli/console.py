@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
+from has.errors import RunError
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -23,7 +25,7 @@ PLAIN_WIDTH = 160
 
 def complain(text: str) -> None:
     """A line to stderr, whoever still listens there."""
-    with suppress(BrokenPipeError, ValueError):
+    with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
 
@@ -45,8 +47,16 @@ def plain(value: Any) -> Any:
 
 
 def write_json(document: Any) -> None:
-    """One JSON document to stdout."""
-    print(json.dumps(plain(document), ensure_ascii=False, allow_nan=False), flush=True)
+    """One JSON document to stdout, if there is room for it."""
+    with suppress(OSError):
+        print(json.dumps(plain(document), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def unwritten(error: OSError) -> RunError:
+    """stdout took no more: the disk it goes to is full."""
+    return RunError(
+        f"stdout: cannot be written: {error.strerror or error}", mend="make room there, or send it elsewhere"
+    )
 
 
 @contextmanager
@@ -74,10 +84,11 @@ def _stdout_kept_for_results() -> Iterator[IO[str]]:
         yield stream
     finally:
         sys.stdout = results
-        with suppress(BrokenPipeError):
+        # What failed to be written was said by `Talk.result`.
+        with suppress(OSError):
             stream.flush()
         os.dup2(real_fd, 1)
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             stream.close()
 
 
@@ -115,13 +126,18 @@ class Talk:
         complain(f"warning: {text}")
 
     def result(self, document: Any, human: Callable[[], RenderableType] | RenderableType) -> None:
-        """The answer: `document` as JSON if asked for, else `human`, to stdout."""
-        with suppress(BrokenPipeError):
-            if self.json:
+        """The answer: `document` as JSON if asked for, else `human`, to stdout. RunError where that is full."""
+        shown = None if self.json else human() if callable(human) else human
+        try:
+            if shown is None:
                 self._results.write(json.dumps(plain(document), ensure_ascii=False, allow_nan=False) + "\n")
             else:
-                self._show(human() if callable(human) else human)
+                self._show(shown)
             self._results.flush()
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            raise unwritten(error) from error
 
     def _show(self, shown: RenderableType) -> None:
         out = _console(self._results, quiet=False)

@@ -6,14 +6,16 @@ that reads stdout always finds one document there.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from has.cli.console import complain, write_json
+from has.cli.console import complain, unwritten, write_json
 from has.errors import HasError, InputError, MissingError, RunError
 
 INTERRUPTED = 130
@@ -100,6 +102,8 @@ def as_has_error(failure: BaseException) -> HasError:
             )
     if isinstance(failure, OSError) and failure.filename is not None:
         return RunError(f"{failure.filename}: {failure.strerror or failure}")
+    if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RunError(f"output cannot be written: {failure.strerror}", mend="make room on that disk")
     return RunError(
         f"an error nobody foresaw, and a fault of HAS: {type(failure).__name__}: {_one_line(failure)}",
         mend="run it again with HAS_DEBUG=1 and report the traceback with the command line and `has doctor --json`",
@@ -148,9 +152,29 @@ def _one_line(failure: BaseException) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def end_output() -> None:
-    """Flush stdout; where nobody reads it any more, keep the interpreter from complaining as it ends."""
+def begin_output() -> None:
+    """Give a command that was started with streams closed (`>&-`) the null device in their place.
+
+    In ascending order, so that each takes the descriptor of its own number and no file later does.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # for the life of the process
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
+def end_output(status: int) -> int:
+    """Flush stdout and return the exit status, 3 where the flush fails for want of room.
+
+    Where nobody reads stdout any more, or it is full, the interpreter is kept from complaining as it ends.
+    """
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            if status == 0:
+                complain(f"error: {unwritten(error)}")
+            return status or RunError.exit_status
+    return status

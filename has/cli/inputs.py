@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,8 +167,9 @@ def run_of(deployment: Deployment, file: Path) -> Path | None:
     if not isinstance(run, str) or not run:
         return None
     for place in (Path(run), file.resolve().parent / run, file.resolve().parent):
-        if (place / "manifest.json").is_file():
-            return place
+        with suppress(OSError):  # a name that no file can have is that of no run
+            if (place / "manifest.json").is_file():
+                return place
     return None
 
 

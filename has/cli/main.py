@@ -15,7 +15,7 @@ import typer
 
 import has
 from has.cli import bench, deploy, doctor, explain, profile, report, search, show, simulate, trace
-from has.cli.failure import INTERRUPTED, end_output, show_failure
+from has.cli.failure import INTERRUPTED, begin_output, end_output, show_failure
 
 HELP = """Find the best deployment of a multimodal LLM over encode, prefill and decode GPUs.
 
@@ -96,10 +96,10 @@ def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 def main() -> NoReturn:
     """Console script. A termination request is an interruption: workers are ended, finished work is kept."""
+    begin_output()
     signal.signal(signal.SIGTERM, _terminated)
     status = run(sys.argv[1:])
-    end_output()
-    sys.exit(status)
+    sys.exit(end_output(status))
 
 
 if __name__ == "__main__":

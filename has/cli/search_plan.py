@@ -127,6 +127,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     from has.files.profile import load_profile
     from has.files.space import load_space
     from has.files.workload import load_workload
+    from has.search import samplers
 
     if given.gpus is None:
         raise InputError(
@@ -140,6 +141,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     workload = None if given.workload is None else load_workload(given.workload)
     profile = None if given.profile is None else load_profile(given.profile)
     _check_baselines(given.baseline)
+    samplers.create(given.sampler or "auto")
     if given.trial_profile is not None:
         load_profile(given.trial_profile)
 

@@ -40,6 +40,7 @@ from has.errors import InfeasibleError, InputError, MissingError, RunError
         (("bench", "http://127.0.0.1:9", "--workload", "w.yaml", "--goodput", "ttft"), "--goodput"),
         (("bench", "http://127.0.0.1:9", "--workload", "w.yaml", "--goodput", "ttft:1,ttft:2"), "--goodput"),
         (("bench", "ftp://host", "--workload", "w.yaml"), "URL"),
+        (("bench", "http://127.0.0.1:99999", "--workload", "w.yaml"), "a port from 1 to 65535"),
         (("bench", "http://127.0.0.1:9"), "--workload"),
         (("report", "nowhere"), "nowhere"),
         (("report", "."), "manifest.json"),
@@ -74,6 +75,7 @@ def test_a_server_that_is_not_there_is_status_3_with_a_mend(has, inputs) -> None
             3,
             "pip install 'has-epd[cuda]'",
         ),
+        (OSError(28, "No space left on device"), 3, "cannot be written: No space left on device"),
         (OSError(28, "No space left on device", "x.parquet"), 3, "x.parquet: No space left on device"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (Interrupted("3 points are kept", "has more"), 130, "go on: has more"),
@@ -156,3 +158,45 @@ def test_a_terminal_gets_bold_type_and_a_pipe_plain_text(inputs: Path) -> None:
     piped = subprocess.run(command, cwd=inputs, capture_output=True, check=True)
     assert b"\x1b[1m" in on_terminal
     assert b"\x1b" not in piped.stdout + piped.stderr
+
+
+@pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-", ">&- 2>&-", "0<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_error(closed: str, inputs: Path) -> None:
+    for arguments, status in (("show p.csv", 0), ("show d.yaml --json", 0), ("show nowhere", 2)):
+        command = f"{sys.executable} -m has.cli.main {arguments} {closed}"
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=inputs, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "nobody foresaw" not in done.stderr + done.stdout
+        if status == 0 and ">&-" not in closed.split():
+            assert done.stdout
+
+
+@pytest.mark.parametrize("arguments", ["show p.csv", "show p.csv --json", "--help"])
+def test_a_full_stdout_is_status_3_and_one_message(arguments: str, inputs: Path) -> None:
+    command = f"{sys.executable} -m has.cli.main {arguments} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], cwd=inputs, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert "cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_sampler_that_is_none_is_refused_before_anything_is_measured(has, inputs, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def measured(*_: object, **__: object) -> None:
+        raise AssertionError("a profile was measured")
+
+    monkeypatch.setattr("has.cli.search_plan._profile", measured)
+    said = has("search", "--gpus", "3", "--sampler", "zz")
+    assert said.status == 2
+    assert "no such sampler" in said.err
+
+
+@pytest.mark.parametrize("run", ["x" * 5000, "a/" * 3000], ids=["name", "path"])
+def test_a_run_that_no_folder_can_be_is_none(run: str, has, inputs) -> None:  # type: ignore[no-untyped-def]
+    with (inputs / "d.yaml").open("a") as file:
+        file.write(f"evidence: {{run: '{run}'}}\n")
+    said = has("simulate", "d.yaml", "--profile", "p.csv", "--workload", "w.yaml", "--requests", "50")
+    assert said.status == 0, said.err

@@ -96,7 +96,10 @@ def test_a_torn_journal_resumes(has, small) -> None:  # type: ignore[no-untyped-
     first = has(*SEARCH, "--run", "run", "--json").json
     journal = Path("run/trials.jsonl")
     journal.write_bytes(journal.read_bytes()[:-40])
+    stale = Path("run", ".trials.parquet.abcd_123.tmp")
+    stale.write_text("half")
     assert has("search", "--resume", "run", "--json").json["objective"] == first["objective"]
+    assert not stale.exists()
 
 
 def test_what_a_resumed_run_may_not_change(has, small) -> None:  # type: ignore[no-untyped-def]
