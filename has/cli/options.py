@@ -9,17 +9,27 @@ from typing import Annotated
 
 import typer
 
+from has.core.limits import MOST, MOST_COUNT, MOST_GPUS, MOST_REQUESTS, MOST_SEED
 from has.errors import InputError
 
 
 def _number(text: str | float) -> float:
     try:
-        value = float(text)
+        value = float(_plain(text))
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number") from None
     if not math.isfinite(value):
         raise typer.BadParameter(f"{text!r} is not finite")
+    if value > MOST:
+        raise typer.BadParameter(f"{text!r} is above {MOST:g}")
     return value
+
+
+def _plain(text: str | float) -> str:
+    """Python also reads `1_0` and the digits of every script; people who type such things mistyped."""
+    if not str(text).isascii() or "_" in str(text):
+        raise ValueError(text)
+    return str(text)
 
 
 def positive(text: str | float) -> float:
@@ -46,34 +56,36 @@ def share(text: str | float) -> float:
     return value
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole(least: int, most: int = MOST_REQUESTS) -> Callable[[str], int]:
     """Parser of one whole number from `least` to `most`."""
 
     def check(text: str | int) -> int:
         try:
-            value = int(text)
+            value = int(_plain(text))
         except ValueError:
             raise typer.BadParameter(f"{text!r} is no whole number") from None
-        if value < least or (most is not None and value > most):
-            bounds = f"from {least} to {most}" if most is not None else f"at least {least}"
-            raise typer.BadParameter(f"{text!r} is not {bounds}")
+        if value < least or value > most:
+            raise typer.BadParameter(f"{text!r} is not from {least} to {most}")
         return value
 
     return check
 
 
-def whole_numbers(least: int, most: int | None = None) -> Callable[[str], str]:
+gpus = whole(1, MOST_GPUS)
+seed = whole(0, MOST_SEED)
+
+
+def whole_numbers(least: int, most: int = MOST_COUNT) -> Callable[[str], str]:
     """Checks a list such as `1,2,4`; the text is kept, `as_integers` reads it."""
 
     def check(text: str) -> str:
         for part in text.split(","):
             try:
-                value = int(part)
+                value = int(_plain(part))
             except ValueError:
                 raise typer.BadParameter(f"{part.strip()!r} in {text!r} is no whole number") from None
-            if value < least or (most is not None and value > most):
-                bounds = f"from {least} to {most}" if most is not None else f"at least {least}"
-                raise typer.BadParameter(f"{value} in {text!r} is not {bounds}")
+            if value < least or value > most:
+                raise typer.BadParameter(f"{value} in {text!r} is not from {least} to {most}")
         if len(set(as_integers(text) or ())) != len(text.split(",")):
             raise typer.BadParameter(f"{text!r} names a value twice")
         return text
@@ -88,7 +100,7 @@ def as_integers(text: str | None) -> list[int] | None:
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no comments on stderr.")]
-Seed = Annotated[int, typer.Option("--seed", parser=whole(0), metavar="N", help="Seed of all that is drawn.")]
+Seed = Annotated[int, typer.Option("--seed", parser=seed, metavar="N", help="Seed of all that is drawn.")]
 Model = Annotated[
     str | None,
     typer.Option(

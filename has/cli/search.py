@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def command(
     gpus: Annotated[
-        int | None, typer.Option("--gpus", parser=options.whole(1), metavar="G", help="GPU budget.")
+        int | None, typer.Option("--gpus", parser=options.gpus, metavar="G", help="GPU budget.")
     ] = None,
     model: options.Model = None,
     device: options.Device = None,
@@ -125,7 +125,7 @@ def command(
     seed: Annotated[
         int | None,
         typer.Option(
-            "--seed", parser=options.whole(0), metavar="N", help="Seed of all that is drawn. Default: 0."
+            "--seed", parser=options.seed, metavar="N", help="Seed of all that is drawn. Default: 0."
         ),
     ] = None,
     json: options.Json = False,

@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from has.core.noun import (
+    Count,
+    Gpus,
+    GpusOrNone,
     NonNegativeFloat,
-    NonNegativeInt,
     Noun,
-    PositiveFloat,
-    PositiveInt,
+    Rate,
     Share,
     SmPercent,
+    Tokens,
 )
 from has.core.slo import Slo
 
@@ -33,11 +35,11 @@ POOLS: dict[str, tuple[str, ...]] = {
 class Alloc(Noun):
     """GPUs of each pool. Exactly the pools of the topology are set; the others stay None."""
 
-    encode: PositiveInt | None = None
-    prefill: NonNegativeInt | None = None
-    decode: PositiveInt | None = None
-    prefill_decode: PositiveInt | None = None
-    all: PositiveInt | None = None
+    encode: Gpus | None = None
+    prefill: GpusOrNone | None = None
+    decode: Gpus | None = None
+    prefill_decode: Gpus | None = None
+    all: Gpus | None = None
 
     def __getitem__(self, pool: str) -> int:
         value: int | None = getattr(self, pool)
@@ -58,17 +60,17 @@ class TensorParallel(Noun):
     """GPUs of one worker, per pool. `local_prefill` is how many encode GPUs one local prefill spans."""
 
     encode: Literal[1] | None = None
-    prefill: PositiveInt | None = None
-    decode: PositiveInt | None = None
-    local_prefill: PositiveInt | None = None
-    prefill_decode: PositiveInt | None = None
-    all: PositiveInt | None = None
+    prefill: Gpus | None = None
+    decode: Gpus | None = None
+    local_prefill: Gpus | None = None
+    prefill_decode: Gpus | None = None
+    all: Gpus | None = None
 
 
 class SmRow(Noun):
     """While `batch` requests (or more, up to the next row) are encoded, encode holds this share."""
 
-    batch: PositiveInt
+    batch: Count
     encode_sm: SmPercent
 
 
@@ -83,10 +85,10 @@ class Deployment(Noun):
     version: Literal[1]
     model: Annotated[str, Field(min_length=1)]
     topology: Topology
-    gpus: PositiveInt
+    gpus: Gpus
     alloc: Alloc
     tensor_parallel: TensorParallel = TensorParallel()
-    encode_batch: PositiveInt | None = None
+    encode_batch: Count | None = None
     prefill_offload: Share | None = None
     offload_unit: Literal["request", "token"] = "request"
     fill_probability: Share = 0.6
@@ -94,21 +96,21 @@ class Deployment(Noun):
     sm_table: Literal["streams"] | Annotated[tuple[SmRow, ...], Field(strict=False, min_length=1)] | None = (
         None
     )
-    rate: PositiveFloat | None = None
+    rate: Rate | None = None
     slo: Slo
     dtype: str | None = None
     max_wait_ms: NonNegativeFloat | None = None
-    max_num_seqs: PositiveInt = 256
-    max_num_batched_tokens: PositiveInt | None = None
-    max_prefill_requests: PositiveInt | None = None
-    max_queue: PositiveInt | None = None
-    kv_tokens: PositiveInt | None = None
+    max_num_seqs: Count = 256
+    max_num_batched_tokens: Tokens | None = None
+    max_prefill_requests: Count | None = None
+    max_queue: Count | None = None
+    kv_tokens: Tokens | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    preprocess_workers: PositiveInt | None = None
+    preprocess_workers: Count | None = None
     dispatch: Literal["random", "round_robin", "shortest_queue"] = "random"
     rate_estimate: Literal["known", "online"] | None = None
     first_token: Literal["prefill", "decode"] = "prefill"
-    gpus_per_node: PositiveInt | None = None
+    gpus_per_node: Gpus | None = None
     hardware: dict[str, str] | None = None
     evidence: dict[str, Any] | None = None
 

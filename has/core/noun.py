@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from has.core.limits import LEAST_RATE, MOST, MOST_COUNT, MOST_GPUS, MOST_RATE, MOST_TOKENS
+
 
 class Noun(BaseModel):
     """Frozen, strict (`true` is no integer, 2.5 no batch), closed to unknown keys, finite.
@@ -17,10 +19,18 @@ class Noun(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
+PositiveInt = Annotated[int, Field(ge=1, le=2**53)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**53)]
+"""Up to 2^53 a float holds every integer, so no computation rounds one."""
+PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=MOST)]
+Gpus = Annotated[int, Field(ge=1, le=MOST_GPUS)]
+GpusOrNone = Annotated[int, Field(ge=0, le=MOST_GPUS)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+"""Requests of a batch or a queue, workers of a pool, items."""
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Rate = Annotated[float, Field(ge=LEAST_RATE, le=MOST_RATE)]
+"""Requests per second: from one in 32 years, to what no front door takes in."""
 Share = Annotated[float, Field(ge=0, le=1)]
 SmPercent = Annotated[float, Field(ge=1, le=100)]
 """Share of a GPU's SMs, in percent; what a device really gives is often not a round number."""

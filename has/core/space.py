@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from has.core.deployment import Topology
-from has.core.noun import NonNegativeInt, Noun, PositiveFloat, PositiveInt, Share
+from has.core.noun import Count, Gpus, GpusOrNone, Noun, PositiveFloat, Share
 
-Range = Annotated[tuple[NonNegativeInt, NonNegativeInt], Field(strict=False)]
-TpChoices = Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)]
+Range = Annotated[tuple[GpusOrNone, GpusOrNone], Field(strict=False)]
+TpChoices = Annotated[tuple[Gpus, ...], Field(strict=False, min_length=1)]
 
 
 class AllocRanges(Noun):
@@ -59,7 +59,7 @@ class SearchSpace(Noun):
     version: Literal[1]
     alloc: AllocRanges = AllocRanges()
     tensor_parallel: TpRanges = TpRanges()
-    encode_batch: Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)] = (
+    encode_batch: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (
         1,
         2,
         4,

@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from has.core.noun import NonNegativeFloat, NonNegativeInt, Noun, PositiveFloat, PositiveInt
+from has.core.limits import MOST_TOKENS
+from has.core.noun import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Noun,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+)
 from has.core.slo import Slo
 
 Modality = Literal["text", "image", "video", "audio"]
@@ -70,6 +78,8 @@ class Distribution(Noun):
         ]
         if any(value < 0 for value in values):
             raise ValueError("sizes must not be negative")
+        if any(value > MOST_TOKENS for value in values):
+            raise ValueError(f"sizes must not be above {MOST_TOKENS}")
         return self
 
 
@@ -81,7 +91,7 @@ class Arrivals(Noun):
     `trace` replays a table, its times multiplied by `time_scale`."""
 
     process: Literal["poisson", "gamma", "constant", "trace"]
-    rate: PositiveFloat | None = None
+    rate: Rate | None = None
     cv: PositiveFloat | None = None
     file: str | None = None
     time_scale: PositiveFloat = 1.0

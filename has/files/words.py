@@ -87,6 +87,7 @@ def _range(bounds: tuple[Any, ...]) -> str:
     for bound in bounds:
         for item in bound.metadata if isinstance(bound, FieldInfo) else (bound,):
             found |= {k: getattr(item, k) for k in ("ge", "gt", "le", "lt") if hasattr(item, k)}
+    found = {name: f"{bound:g}" if isinstance(bound, float) else bound for name, bound in found.items()}
     low = f"at least {found['ge']}" if "ge" in found else f"above {found['gt']}" if "gt" in found else ""
     high = f"at most {found['le']}" if "le" in found else f"below {found['lt']}" if "lt" in found else ""
     if "ge" in found and "le" in found:

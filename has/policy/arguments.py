@@ -25,7 +25,7 @@ def whole(value: Any, field: str, least: int, most: int | None = None) -> int:
 def real(value: Any, field: str, least: float, most: float = math.inf, *, above: bool = False) -> float:
     """`value` as a finite float in [least, most] (or ]least, most] if `above`), or an InputError."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
+        number = _float(value)
         if math.isfinite(number) and least <= number <= most and not (above and number == least):
             return number
     low = f"> {least:g}" if above else f">= {least:g}"
@@ -39,10 +39,17 @@ def real(value: Any, field: str, least: float, most: float = math.inf, *, above:
     )
 
 
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (OverflowError, TypeError, ValueError):  # 10**400 is a Real that no float holds
+        return math.nan
+
+
 def time_ns(seconds: Any, field: str = "now_s") -> int:
     """An instant, rounded once to nanoseconds."""
     if isinstance(seconds, Real) and not isinstance(seconds, bool):
-        instant = float(seconds)
+        instant = _float(seconds)
         if math.isfinite(instant) and abs(instant) * 1e9 < FOREVER_NS:
             return round(instant * 1e9)
     raise InputError(

@@ -108,7 +108,7 @@ class DeficitRouter:
     """
 
     def __init__(self, s: str | float | Fraction | Decimal, unit: Unit = "request") -> None:
-        if unit not in UNITS:
+        if not isinstance(unit, str) or unit not in UNITS:
             raise InputError(
                 "unknown unit", where="argument", field="unit", value=unit, allowed="request or token"
             )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from has.core.deployment import SmRow
+from has.core.limits import MOST_COUNT
 from has.core.stage import Beside, Stage
 from has.errors import InputError
 from has.policy.arguments import real, whole
@@ -102,8 +103,17 @@ class SmPartitioner:
         beyond them extrapolated by the last segment. Raises InputError if there are no encode rows.
         """
         budget = real(slowdown_budget, "slowdown_budget", 0.0)
-        bound = whole(batch_bound, "batch_bound", 1)
-        rows = [row for row in profile.rows if row.stage == Stage.ENCODE]
+        bound = whole(batch_bound, "batch_bound", 1, MOST_COUNT)
+        measured = getattr(profile, "rows", None)
+        if not isinstance(measured, Iterable):
+            raise InputError(
+                "not a profile",
+                where="argument",
+                field="profile",
+                value=profile,
+                allowed="a Profile, as load_profile gives it",
+            )
+        rows = [row for row in measured if row.stage == Stage.ENCODE]
         alone = _Surface(row for row in rows if row.beside == Beside.NONE)
         beside = _Surface(row for row in rows if row.beside == Beside.PREFILL)
         if not alone.shares:
@@ -170,8 +180,12 @@ def _linear(axis: Sequence[float], values: Sequence[float], at: float) -> float:
 def _rows(table: Mapping[int, float] | Iterable[SmRow]) -> Iterable[tuple[int, float]]:
     if isinstance(table, Mapping):
         pairs: list[tuple[Any, Any]] = list(table.items())
-    else:
+    elif isinstance(table, Iterable):
         pairs = [_pair(row) for row in table]
+    else:
+        raise InputError(
+            "not a table", where="argument", field="table", value=table, allowed="streams, or rows"
+        )
     seen: set[int] = set()
     for batch, share in pairs:
         size = whole(batch, "table.batch", 1)

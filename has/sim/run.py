@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from has.core.deployment import Deployment
 from has.core.figures import figures as figures_of
+from has.core.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_SEED
 from has.core.profile import Profile
 from has.core.records import Records
 from has.core.requests import Requests
@@ -17,8 +17,9 @@ from has.core.workload import Workload
 from has.errors import InputError
 from has.files.validate import validate
 from has.latency.lookup import LatencyModel
+from has.policy.arguments import real, whole
 from has.sim.compiled import is_cached
-from has.sim.draw import at_rate, draw_requests, media_share
+from has.sim.draw import LAST_ARRIVAL_S, at_rate, draw_requests, media_share
 from has.sim.pipeline import run as run_kernel
 from has.sim.simulator import Simulator
 
@@ -87,10 +88,15 @@ def simulate_run(
 
     Raises InputError where the profile does not reach (four times its largest batch or tokens).
     """
-    if not (warmup_s >= 0 and math.isfinite(warmup_s)):
-        raise InputError(
-            "not a span", where="argument", field="warmup_s", value=warmup_s, allowed="at least 0"
-        )
+    _check(deployment, "deployment", Deployment)
+    _check(profile, "profile", Profile, LatencyModel)
+    _check(workload, "workload", Workload, Requests)
+    if rate is not None:
+        rate = real(rate, "rate", LEAST_RATE, MOST_RATE)
+    if requests is not None:
+        requests = whole(requests, "requests", 1, MOST_REQUESTS)
+    warmup_s = real(warmup_s, "warmup_s", 0.0, LAST_ARRIVAL_S)
+    seed = whole(seed, "seed", 0, MOST_SEED)
     replayed = isinstance(workload, Requests) or workload.arrivals.process == "trace"
     drawn = _drawn(deployment, workload, rate, requests, seed)
     if isinstance(workload, Requests):
@@ -159,8 +165,19 @@ def kernel_is_cached() -> bool:
     return is_cached(run_kernel)
 
 
+def _check(value: Any, field: str, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        raise InputError(
+            f"not a {kinds[0].__name__}",
+            where="argument",
+            field=field,
+            value=value,
+            allowed=" or ".join(kind.__name__ for kind in kinds),
+        )
+
+
 def _slo(slo: Slo | Mapping[str, float] | None) -> Slo | None:
-    return slo if slo is None or isinstance(slo, Slo) else validate(Slo, dict(slo), "argument slo")
+    return slo if slo is None or isinstance(slo, Slo) else validate(Slo, slo, "argument slo")
 
 
 def _drawn(

@@ -261,3 +261,30 @@ def test_what_no_rate_meets_has_no_largest_rate():
     simulator = Simulator(_profile())
     d = _deployment(slo={"ttft_ms": 120.0, "tpot_ms": 50.0})
     assert max_rate(simulator, d, _prepared(simulator), d.slo).max_rate_rps is None
+
+
+WRONG_ARGUMENTS = [
+    *(("requests", value) for value in (0, -1, 1.5, "10", True, 10**30)),
+    *(("seed", value) for value in (-1, 1.5, "0", True, None, 2**63)),
+    *(("rate", value) for value in (0, -1.0, "6", 10**400, True, 1e-320, 1e9, float("nan"))),
+    *(("warmup_s", value) for value in (-1, "x", 1e308, None, True, float("inf"))),
+    *(("slo", value) for value in (5, "fast", [1], {"ttft_ms": 1e308, "tpot_ms": 50})),
+    *(("deployment", value) for value in (None, {}, "d.yaml", 5)),
+    *(("profile", value) for value in (None, {}, "p.csv", 5)),
+    *(("workload", value) for value in (None, {}, "w.yaml", 5)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_ARGUMENTS)
+def test_a_wrong_argument_is_named(name, value):
+    arguments = {"deployment": _deployment(), "profile": _profile(), "workload": _workload()} | {name: value}
+    with pytest.raises(InputError) as error:
+        has.simulate(**arguments)
+    assert name in f"{error.value.where} {error.value.field}"
+
+
+def test_numbers_of_numpy_are_arguments_too():
+    plain = has.simulate(_deployment(), _profile(), _workload(), requests=50, rate=6.0, seed=3)
+    assert plain == has.simulate(
+        _deployment(), _profile(), _workload(), requests=np.int64(50), rate=np.float64(6), seed=np.uint32(3)
+    )
