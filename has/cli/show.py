@@ -11,6 +11,7 @@ import typer
 from has.cli import options
 from has.cli.console import talk
 from has.errors import InputError
+from has.files.reading import existing
 
 if TYPE_CHECKING:
     from has.core.workload import Workload
@@ -118,6 +119,7 @@ def _read_table(file: Path) -> tuple[Document, Any]:
 
 def _columns(file: Path) -> list[str]:
     """Names of a table's columns, or none where it cannot be read: its loader then says why."""
+    existing(file)
     try:
         if file.suffix.lower() == ".parquet":
             import pyarrow.parquet

@@ -8,7 +8,16 @@ from has.errors import InputError
 
 
 def existing(path: str | Path) -> Path:
-    """`path`, known to be a file that is there."""
+    """`path`, known to be a regular file that is there: opening a pipe would wait for its writer."""
+    if not isinstance(path, str | Path):
+        raise InputError(
+            "not a path",
+            where="argument",
+            field="path",
+            value=path,
+            allowed="text or a pathlib.Path",
+            mend="hand in the path of a file",
+        )
     path = Path(path)
     try:
         if path.is_dir():
@@ -17,6 +26,13 @@ def existing(path: str | Path) -> Path:
             raise InputError("no such file", where=str(path), mend="check the spelling of the path")
         if path.is_char_device() or path.is_block_device() or path.is_socket():
             raise InputError("is a device, not a file", where=str(path))
+        if not path.is_file():
+            raise InputError(
+                "is a pipe, not a file",
+                where=str(path),
+                allowed="a regular file",
+                mend="write what it carries to a file, and name that",
+            )
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -17,6 +17,7 @@ from typing import Any
 from has.core.requests import Requests
 from has.core.stage import MODALITIES
 from has.errors import InputError
+from has.files.reading import existing
 from has.files.tables import Table, numbers, read_table, save_table
 
 COLUMNS = ("arrival_s", "modality", "items", "media_tokens", "prompt_tokens", "output_tokens")
@@ -43,7 +44,7 @@ def load_trace(
     `model` and `token_rule` are needed where sizes stand in place of media_tokens. Raises
     InputError naming the row (`rows.3` is the fourth) and, for text files, its line.
     """
-    path = Path(path)
+    path = existing(path)
     table = read_table(path, ("modality", "image_px"), lambda columns: _check_columns(path, columns))
     if not table.rows:
         raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,11 @@ def test_under_json_the_error_is_one_document_too(has, inputs) -> None:  # type:
     assert error["kind"] == "InputError"
     assert (error["where"], error["field"], error["value"]) == ("d.yaml", "encode_batch", -4)
     assert error["allowed"]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_is_refused_and_not_waited_for(name, has, inputs) -> None:  # type: ignore[no-untyped-def]
+    (inputs / name).unlink()
+    os.mkfifo(inputs / name)
+    for command in READERS[name]:
+        is_one_clear_message(has(*command), name)

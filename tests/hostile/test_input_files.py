@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -381,3 +382,19 @@ def test_wrong_metadata_inside_a_parquet_profile(tmp_path, metadata):
     with pytest.raises(InputError) as error:
         load_profile(path)
     assert error.value.where.startswith(str(path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, kind):
+    path, load = written(tmp_path, kind, KINDS[kind][1])
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="is a pipe, not a file"):
+        load(path)
+
+
+@pytest.mark.parametrize("path", [None, 5, 1.5, [], {}, b"x.yaml", object()], ids=repr)
+@pytest.mark.parametrize("load", [load_deployment, load_profile, load_workload, load_space, load_trace])
+def test_what_is_no_path_is_refused(load, path):
+    with pytest.raises(InputError, match="not a path"):
+        load(path)
