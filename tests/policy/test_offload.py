@@ -6,13 +6,13 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from has import HasError
-from has.core.compiled import compiled
 from has.policy import DeficitRouter
 from has.policy.offload import exact_share, step
 
@@ -65,7 +65,7 @@ def test_the_hand_worked_token_trace():
     assert seen == [-50, 100, 50, -50, 150, 100]
 
 
-@compiled
+@numba.njit
 def many_steps(count, numerator, denominator, weight, token_unit):
     counter, remote, largest = 0, 0, 0
     for _ in range(count):
