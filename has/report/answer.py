@@ -70,14 +70,17 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
         return ""
     gain, key = min(gains)
     words = BASELINE_WORDS.get(key, key)
+    said = evidence["baselines"][key].get("objective_source", "measured")
+    verb = "is predicted" if said == "predicted" else "measured"
     if gain < -0.05:
         return (
-            f"the baseline {words}, on the same GPUs, measured {-gain:.1f} % better: "
+            f"the baseline {words}, on the same GPUs, {verb} {-gain:.1f} % better: "
             "the trials do not tell them apart, or it should be used"
         )
     if gain < 0.05:
         return f"as good as the strongest baseline, {words}, on the same GPUs"
-    return f"{gain:+.1f} % over the strongest baseline, {words}, on the same GPUs"
+    doubt = ", which is predicted, not measured" if said == "predicted" else ""
+    return f"{gain:+.1f} % over the strongest baseline, {words}{doubt}, on the same GPUs"
 
 
 def baseline_table(best: Deployment) -> Table | None:

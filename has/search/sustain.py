@@ -17,10 +17,10 @@ from has.errors import InputError
 from has.search.loop import Loop
 from has.sim.draw import draw_requests
 
-SPAN = 30.0
-"""Length of the traffic, in TTFT bounds."""
-FEWEST, MOST = 3000, 30_000
-"""Requests: enough for a percentile, few enough for a second of simulation."""
+SPAN = 150.0
+"""Length of the traffic, in TTFT bounds: 7 % too many requests make the last of them wait ten bounds."""
+FEWEST, MOST = 3000, 60_000
+"""Requests: enough for a percentile, few enough for a second or two of simulation."""
 
 
 def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
