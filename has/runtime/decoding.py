@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +22,7 @@ IDLE_S = 0.030
 """A worker idle for longer than this starts from the arrival that wakes it, not from its last step."""
 
 
-class _Stepping:
+class _Stepping(ABC):
     """The loop of a worker that holds sequences: take what came, step, say what came of it."""
 
     def __init__(self, bench: Bench, settings: dict[str, Any]) -> None:
@@ -78,17 +79,17 @@ class _Stepping:
             else:
                 self._drop(message["id"])
 
-    def _next_start_s(self) -> float | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _next_start_s(self) -> float | None: ...
 
-    def _admit(self, message: Message) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _admit(self, message: Message) -> None: ...
 
-    def _drop(self, request: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _drop(self, request: int) -> None: ...
 
-    def _step(self, start_s: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _step(self, start_s: float) -> None: ...
 
     def _load(self, request: int, kv: Tensor, next_position: int, token: int) -> None:
         slot = self._free_slots.pop()
