@@ -31,6 +31,20 @@ class HasError(Exception):
 _ABSENT: Any = object()
 
 
+MOST_SHOWN = 120
+"""Characters of a value that a message shows."""
+
+
+def shown(value: Any) -> str:
+    """`value` as a message shows it: its beginning, and of what cannot be written out what it is."""
+    try:
+        text = repr(value)
+    except Exception as error:  # an object's own repr, or an int of more digits than Python prints
+        long = isinstance(value, int)
+        return f"an integer of {value.bit_length()} bits" if long else f"{type(value).__name__} ({error})"
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
+
+
 class InputError(HasError, ValueError):
     """Bad input or usage.
 
@@ -67,8 +81,7 @@ class InputError(HasError, ValueError):
         place = ": ".join(part for part in (self.where, self.field) if part)
         lines = [f"{place}: {self.message}" if place else self.message]
         if self.has_value:
-            shown = repr(self.value)
-            lines.append(f"  value: {shown if len(shown) <= 120 else shown[:117] + '...'}")
+            lines.append(f"  value: {shown(self.value)}")
         if self.allowed:
             lines.append(f"  allowed: {self.allowed}")
         if self.mend:

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from has.cli.console import complain, unwritten, write_json
-from has.errors import HasError, InputError, MissingError, RunError
+from has.errors import HasError, InputError, MissingError, RunError, shown
 
 INTERRUPTED = 130
 
@@ -141,10 +141,14 @@ def describe(error: HasError) -> dict[str, Any]:
     if isinstance(error, InputError):
         told |= {"where": error.where, "field": error.field, "allowed": error.allowed}
         if error.has_value:
-            told["value"] = (
-                error.value if isinstance(error.value, str | int | float | bool) else repr(error.value)
-            )
+            told["value"] = _json_value(error.value)
     return told
+
+
+def _json_value(value: Any) -> Any:
+    """A plain number or text as it is, if JSON can hold it; else as a message shows it."""
+    small = not isinstance(value, int) or value.bit_length() <= 1024
+    return value if isinstance(value, str | int | float) and small else shown(value)
 
 
 def _one_line(failure: BaseException) -> str:

@@ -73,8 +73,9 @@ def serve(plan: Deployment, *, profile: Path | None, **options: Any) -> None:
 
 def planned_workers(plan: Deployment) -> list[tuple[str, str, int, str]]:
     """(process, pool, index, role) of every worker a server would start. Raises what starting them would."""
-    from has.runtime.pool import plan_roles
+    from has.runtime.pool import plan_roles, refuse_unserved
 
+    refuse_unserved(plan.model, plan.gpus)
     roles = plan_roles(plan, plan.gpus)
     return [(key, pool, index, str(message["role"])) for key, ((pool, index), message) in roles.items()]
 

@@ -58,6 +58,20 @@ class Member:
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
 
+def refuse_unserved(model: str, gpus: int) -> None:
+    """MissingError for a model, or more GPUs, than this runtime serves."""
+    if not is_bundled(model):
+        raise MissingError(
+            f"the bundled runtime on a CPU serves the bundled models, not {model}",
+            mend="serve it with an engine (vLLM, SGLang), or deploy tiny-image, tiny-video or tiny-audio here",
+        )
+    if gpus > MAX_GPUS:
+        raise MissingError(
+            f"{gpus} GPUs are asked for; the CPU device has {MAX_GPUS} virtual ones",
+            mend=f"search or deploy with --gpus {MAX_GPUS} or fewer, or --on simulated",
+        )
+
+
 def _end(zygote: Zygote, members: dict[str, Member], channel: Channel) -> None:
     for member in members.values():
         member.link.close()
@@ -79,16 +93,7 @@ class WarmPool:
     def __init__(
         self, model: str, gpus: int, *, total_share: float | None = None, nominal: Nominal | None = None
     ) -> None:
-        if not is_bundled(model):
-            raise MissingError(
-                f"the bundled runtime on a CPU serves the bundled models, not {model}",
-                mend="serve it with an engine (vLLM, SGLang), or deploy tiny-image, tiny-video or tiny-audio here",
-            )
-        if gpus > MAX_GPUS:
-            raise MissingError(
-                f"{gpus} GPUs are asked for; the CPU device has {MAX_GPUS} virtual ones",
-                mend=f"search or deploy with --gpus {MAX_GPUS} or fewer, or --on simulated",
-            )
+        refuse_unserved(model, gpus)
         self.model = model
         self.gpus = gpus
         half_the_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -12,6 +12,7 @@ import uvicorn
 
 from has.core.deployment import Deployment
 from has.core.profile import Profile
+from has.core.serving import MAX_QUEUE, served_max_wait_ms
 from has.device.cpu import nominal_table
 from has.errors import RunError
 from has.gateway.http import create_app
@@ -21,12 +22,9 @@ from has.gateway.server import DRAIN_S, http_server, listen
 from has.gateway.service import Service
 from has.models.bench import OPEN
 from has.policy import SmPartitioner
-from has.runtime.pool import WarmPool, plan_roles
+from has.runtime.pool import WarmPool, plan_roles, refuse_unserved
 from has.runtime.priority import go_first
 from has.runtime.start import open_service
-
-MAX_QUEUE = 256
-"""Requests without a first token that a server takes on before it answers 429, where the deployment names no bound."""
 
 Say = Callable[[str], None]
 
@@ -48,14 +46,10 @@ def sm_table_of(deployment: Deployment, profile: Profile | None) -> SmTable:
 
 
 def with_age_cap(deployment: Deployment, say: Say) -> Deployment:
-    """`deployment` with a bound on how long an encode batch may wait, from its SLO where it names none.
-
-    Without one a lone request waits out the gap of whatever rate was seen last, and for ever where
-    none was. A quarter of the TTFT bound is half of what is left if the work itself takes half of it.
-    """
-    if deployment.max_wait_ms is not None or (deployment.encode_batch or 1) == 1:
+    """`deployment` with a bound on how long an encode batch may wait, from its SLO where it names none."""
+    max_wait_ms = served_max_wait_ms(deployment)
+    if max_wait_ms == deployment.max_wait_ms:
         return deployment
-    max_wait_ms = deployment.slo.ttft_ms / 4
     say(f"max_wait_ms {max_wait_ms:g}: the deployment names none; a quarter of its TTFT bound")
     return deployment.model_copy(update={"max_wait_ms": max_wait_ms})
 
@@ -81,6 +75,7 @@ def serve(
     bundled runtime does not run, InfeasibleError where its memory does not suffice, RunError where
     the port is taken or the workers do not start; leaves nothing behind in any case.
     """
+    refuse_unserved(deployment.model, deployment.gpus)
     plan_roles(deployment, deployment.gpus)
     deployment = with_age_cap(deployment, say)
     sock = listen(host, port)

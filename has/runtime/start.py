@@ -79,7 +79,9 @@ async def open_service(
     if not verdict.fits:
         raise InfeasibleError(verdict.reason)
     kv_tokens = kv_capacity(deployment, metadata, KV_POOL[deployment.topology])
-    context = min(context, pool.facts["max_positions"], kv_tokens or context)
+    if kv_tokens == 0:
+        raise InfeasibleError("the weights leave a decoding worker no memory for KV caches")
+    context = min(context, pool.facts["max_positions"], context if kv_tokens is None else kv_tokens)
     encoders = max(1, deployment.alloc.encode or 1)
 
     def observe() -> Callable[[float], float | None]:
