@@ -9,7 +9,7 @@ least SM share the latency grows as least/share; above the largest share it stay
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,19 @@ REACH = 4.0
 
 FREE_WHEN_ABSENT = (Stage.PREPROCESS, Stage.EMBEDDING_TRANSFER, Stage.KV_TRANSFER)
 """Stages that cost nothing when a profile has no rows of them."""
+
+_NAMED_AFTER = {
+    "encode": (Stage.PREPROCESS, Stage.ENCODE, Stage.EMBEDDING_TRANSFER),
+    "prefill": (Stage.PREFILL,),
+    "decode": (Stage.DECODE, Stage.KV_TRANSFER),
+}
+_MAY_RUN = {
+    "encode": (*_NAMED_AFTER["encode"], Stage.PREFILL),
+    "prefill": (Stage.PREFILL,),
+    "decode": _NAMED_AFTER["decode"],
+    "prefill_decode": (Stage.PREFILL, Stage.DECODE),
+    "all": (Stage.PREPROCESS, Stage.ENCODE, Stage.PREFILL, Stage.DECODE),
+}
 
 
 @compiled
@@ -140,17 +153,29 @@ def _name(stage: str, beside: str) -> str:
 
 
 class LatencyModel:
-    """Latencies of all stages of one profile.
+    """Latencies of all stages of one profile, or of several where the pools have different GPUs.
 
     `seconds` gives bit for bit what `interpolate` gives on `grid`, and adds the checks.
+
+    Pools of different GPUs: `LatencyModel.of_pools({"encode": a, "prefill": b, "decode": c})`. What a
+    pool's GPUs take is then `model.on(pool)`: local prefill, which runs on the encode GPUs, is
+    `model.on("encode")`'s prefill, the remote pool's is `model.on("prefill")`'s, and KV memory is of
+    `model.on(pool).metadata`. With one profile `on` returns the model itself. Asked directly, the
+    model answers for the pool that a stage is named after.
     """
 
     def __init__(
-        self, grids: dict[tuple[Stage, Beside], Grid], metadata: ProfileMetadata, where: str = "profile"
+        self,
+        grids: dict[tuple[Stage, Beside], Grid],
+        metadata: ProfileMetadata,
+        where: str = "profile",
+        pools: Mapping[str, LatencyModel] | None = None,
     ) -> None:
         self._grids = grids
         self.metadata = metadata
         self.where = where
+        self.pools: Mapping[str, LatencyModel] = dict(pools or {})
+        """Latencies by pool; empty where all pools are alike."""
 
     @classmethod
     def from_profile(cls, profile: Profile, where: str = "profile") -> LatencyModel:
@@ -168,6 +193,50 @@ class LatencyModel:
                 )
         grids = {key: Grid.from_rows(rows, where) for key, rows in grouped.items()}
         return cls(grids, profile.metadata, where)
+
+    @classmethod
+    def of_pools(cls, pools: Mapping[str, LatencyModel]) -> LatencyModel:
+        """One model per pool, keyed by the pools' names (`POOLS` of whatever topologies will be run).
+
+        Encode, preprocess and the embeddings' transfer are the encode pool's; KV transfer is the
+        decoding pool's, whose link receives it. A pool that is not named is like the one that does
+        its stage elsewhere: a `prefill` that is missing like `encode` (whose GPUs then do all
+        prefill), an e_pd pool or monolith like `decode`. `metadata` is that of `encode`.
+
+        Raises InputError where no pool is given.
+        """
+        if not pools:
+            raise InputError("no pool's latencies are given", where="argument", field="pools")
+        first = next(iter(pools.values()))
+        if all(model is first for model in pools.values()) and not first.pools:
+            return first
+
+        def like(*names: str) -> LatencyModel:
+            return next((pools[name] for name in names if name in pools), first)
+
+        everything = {
+            "encode": like("encode", "all"),
+            "prefill": like("prefill", "prefill_decode", "encode"),
+            "decode": like("decode", "prefill_decode"),
+            "prefill_decode": like("prefill_decode", "decode"),
+            "all": like("all", "decode", "prefill_decode"),
+        }
+        grids = {
+            key: grid
+            for pool, stages in _NAMED_AFTER.items()
+            for key, grid in everything[pool]._grids.items()
+            if key[0] in stages
+        }
+        return cls(grids, everything["encode"].metadata, everything["encode"].where, everything)
+
+    def on(self, pool: str) -> LatencyModel:
+        """Latencies on the GPUs of this pool."""
+        return self.pools.get(pool, self)
+
+    def doing(self, stage: Stage | str) -> list[LatencyModel]:
+        """The models of all pools in which this stage may run, each once."""
+        names = [pool for pool, stages in _MAY_RUN.items() if Stage(stage) in stages]
+        return list({id(model): model for name in names for model in [self.on(name)]}.values())
 
     def covers(self, stage: Stage | str, beside: Beside | str = Beside.NONE) -> bool:
         """Whether the profile has rows of this stage, measured beside that."""

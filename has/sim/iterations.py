@@ -59,7 +59,7 @@ from has.sim.stepping import (
     step_ns,
     stepper_at,
 )
-from has.sim.tables import encode_ns, prefill_ns
+from has.sim.tables import encode_ns, whole_prefill_ns
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -169,7 +169,7 @@ def _iterate(
     """One iteration with `chunks` prefill chunks of `tokens` in all."""
     batch = m[stepper + RUNNING]
     decode = step_ns(m, f, batch, m[stepper + CONTEXT] / batch) if batch > 0 else 0.0
-    prefill = max(0.0, prefill_ns(m, f, 0, chunks, tokens / chunks) + extra)
+    prefill = max(0.0, whole_prefill_ns(m, f, chunks, tokens / chunks) + extra)
     record(m, LOG_PREFILL, now, now + int(np.rint(prefill)), chunks, 0)
     m[stepper + DECODE_NS] = int(np.rint(decode))
     m[stepper + PLAN] = 1
@@ -185,8 +185,8 @@ def _iterate(
 def _earlier_context_ns(m: Ints, f: Floats, done: int, chunk: int) -> float:
     """What `done` tokens of earlier context add to a chunk; 0 where prefill is linear in tokens."""
     return (
-        prefill_ns(m, f, 0, 1, float(done + chunk))
-        - prefill_ns(m, f, 0, 1, float(done))
-        - prefill_ns(m, f, 0, 1, float(chunk))
-        + prefill_ns(m, f, 0, 1, 0.0)
+        whole_prefill_ns(m, f, 1, float(done + chunk))
+        - whole_prefill_ns(m, f, 1, float(done))
+        - whole_prefill_ns(m, f, 1, float(chunk))
+        + whole_prefill_ns(m, f, 1, 0.0)
     )

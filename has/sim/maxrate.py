@@ -123,32 +123,38 @@ def capacity_bound(
     steps = float(np.mean(requests.output_tokens - 1))
     context = total + float(np.mean(requests.output_tokens)) / 2
     latency = simulator.latency
+    pool = POOLS[deployment.topology][-1]
+    disaggregated = deployment.topology == "disaggregated"
+    encoding = pool if deployment.topology == "monolithic" else "encode"
 
-    def per_request(stage: Stage, tokens: float, most: float) -> float:
-        """Seconds of one request in the best batch of up to `most`."""
-        grid = latency.grid(stage)
+    def per_request(stage: Stage, tokens: float, most: float, on: str = pool) -> float:
+        """Seconds of one request in the best batch of up to `most`, on the GPUs of pool `on`."""
+        grid = latency.on(on).grid(stage)
         sizes = np.unique(np.clip(np.concatenate([grid.batch, [1, most]]), 1, max(1, most)))
         return float(min(grid.seconds(100.0, n, tokens) / n for n in sizes))
 
-    pool = POOLS[deployment.topology][-1]
-    kv = kv_capacity(deployment, latency.metadata, pool)
+    kv = kv_capacity(deployment, latency.on(pool).metadata, pool)
     seqs = deployment.max_num_seqs if kv is None else min(deployment.max_num_seqs, kv / max(1.0, context))
     in_prefill = deployment.prefill_token_budget / max(1.0, total)
     if deployment.max_prefill_requests:
         in_prefill = min(in_prefill, deployment.max_prefill_requests)
     decode = steps * per_request(Stage.DECODE, context, seqs)
-    prefill = per_request(Stage.PREFILL, total, in_prefill)
-    encode = share * per_request(Stage.ENCODE, media_tokens, deployment.encode_batch or 1) if share else 0.0
+    prefill = per_request(Stage.PREFILL, total, in_prefill, "prefill" if disaggregated else pool)
+    batch = deployment.encode_batch or 1
+    encode = share * per_request(Stage.ENCODE, media_tokens, batch, encoding) if share else 0.0
     preprocess = share * latency.grid(Stage.PREPROCESS).seconds(100.0, 1, media_tokens)
 
-    loads = [(preprocess, deployment.preprocess_servers)]
+    loads: list[tuple[float, float]] = [(preprocess, deployment.preprocess_servers)]
     if deployment.topology == "monolithic":
         loads.append((encode + prefill + decode, deployment.workers(pool)))
     elif deployment.topology == "e_pd":
         loads += [(encode, deployment.workers("encode")), (prefill + decode, deployment.workers(pool))]
     else:
-        local = deployment.workers("encode") // deployment.local_prefill_span
-        prefillers = deployment.workers("prefill") + (local if deployment.offload_fraction < 1 else 0)
+        prefillers = float(deployment.workers("prefill"))
+        if deployment.offload_fraction < 1:
+            on_encoders = per_request(Stage.PREFILL, total, in_prefill, "encode")
+            groups = deployment.workers("encode") // deployment.local_prefill_span
+            prefillers += groups * (prefill / on_encoders if on_encoders > 0 else 1.0)
         loads += [
             (encode, deployment.workers("encode")),
             (prefill, prefillers),

@@ -65,10 +65,12 @@ _at = _count(LOG_USED + 4)
 # Latency tables in f (see `tables`).
 ENCODE_AXIS, ENCODE_POINTS, ENCODE_ROWS = next(_at), next(_at), next(_at)
 ENCODE_B_AXIS, ENCODE_B_POINTS, ENCODE_B_ROWS = next(_at), next(_at), next(_at)
-PREFILL_AXIS, PREFILL_POINTS, PREFILL_BATCHES, PREFILL_N_BATCHES, PREFILL_ROWS = (next(_at) for _ in range(5))
-PREFILL_B_AXIS, PREFILL_B_POINTS, PREFILL_B_BATCHES, PREFILL_B_N_BATCHES, PREFILL_B_ROWS = (
-    next(_at) for _ in range(5)
-)
+# Prefill's tables have a batch axis too: T_AXIS, T_POINTS, … from each of these addresses.
+T_AXIS, T_POINTS, T_BATCHES, T_N_BATCHES, T_ROWS, TABLE = range(6)
+PREFILL = next(_at)
+PREFILL_B = PREFILL + TABLE
+WHOLE = PREFILL_B + TABLE
+_at = _count(WHOLE + TABLE)
 DECODE_AXIS, DECODE_POINTS, DECODE_ROWS = next(_at), next(_at), next(_at)
 SHARES = next(_at)  # percent of the SMs that local prefill has, by size of the encode batch beside it
 # Tallies.

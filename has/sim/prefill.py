@@ -20,7 +20,7 @@ from has.sim.memory import (
     TOKEN_BUDGET,
     TOTAL,
 )
-from has.sim.tables import prefill_ns
+from has.sim.tables import whole_prefill_ns
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ def _serve(m: Ints, f: Floats, worker: int, now: int) -> int:
         last = request
         tokens += more
         size += 1
-    end = now + int(np.rint(prefill_ns(m, f, 0, size, tokens / size)))
+    end = now + int(np.rint(whole_prefill_ns(m, f, size, tokens / size)))
     record(m, LOG_PREFILL, now, end, size, 0)
     request = head
     for _ in range(size):

@@ -62,7 +62,12 @@ class Reach:
 
 
 class Simulator:
-    """Runs deployments against one profile.
+    """Runs deployments against one profile, or against one per pool.
+
+    Pools of different GPUs: hand in `LatencyModel.of_pools({"encode": a, "prefill": b, "decode": c})`,
+    with `prefill_decode` and `all` for the other topologies. Local prefill then runs at a's prefill
+    latencies, the remote pool at b's, KV memory is of the decoding pool's metadata, preprocess and
+    the embeddings' transfer are a's, the KV transfer is c's.
 
     `run` raises InputError where the profile extrapolates to a negative latency; whether a run went
     beyond the profile is for `check` to say, since a candidate that queues without bound does so
@@ -156,7 +161,8 @@ class Simulator:
         if self.reach is not None:
             for stage, batch in self.reach.batch.items():
                 if batch:
-                    warnings += self.latency.check_range(stage, batch, self.reach.tokens[stage])
+                    for model in self.latency.doing(stage):
+                        warnings += model.check_range(stage, batch, self.reach.tokens[stage])
         return list(dict.fromkeys(warnings))
 
     def check_sizes(self, requests: Requests) -> list[str]:
@@ -173,14 +179,16 @@ class Simulator:
             (Stage.DECODE, total + requests.output_tokens),
         ]
         for stage, tokens in sizes:
-            if len(tokens) and self.latency.covers(stage):
-                warnings += self.latency.check_range(stage, 1, int(tokens.max()))
+            for model in self.latency.doing(stage):
+                if len(tokens) and model.covers(stage):
+                    warnings += model.check_range(stage, 1, int(tokens.max()))
         return warnings
 
     def sm_table(self, deployment: Deployment) -> SmPartitioner:
         """The deployment's table, or the one the profile gives."""
         if deployment.sm_table is not None:
             return SmPartitioner(deployment.sm_table)
+        latency = self.latency.on("encode")
         points = [
             SimpleNamespace(
                 stage=Stage.ENCODE,
@@ -191,8 +199,8 @@ class Simulator:
                 latency_s=float(v),
             )
             for beside in (Beside.NONE, Beside.PREFILL)
-            if self.latency.covers(Stage.ENCODE, beside)
-            for grid in (self.latency.grid(Stage.ENCODE, beside),)
+            if latency.covers(Stage.ENCODE, beside)
+            for grid in (latency.grid(Stage.ENCODE, beside),)
             for i, sm in enumerate(grid.sm)
             for j, b in enumerate(grid.batch)
             for v, t in zip(grid.values[i, j], grid.tokens, strict=True)
@@ -211,7 +219,8 @@ class Simulator:
         if topology != at.DISAGGREGATED:
             numerator, denominator = 1, 1
         local = numerator < denominator
-        kv_tokens = kv_capacity(deployment, self.latency.metadata, pool)
+        kv_tokens = kv_capacity(deployment, self.latency.on(pool).metadata, pool)
+        encoding = self._models(topology)[0]
         max_wait_s = deployment.max_wait_s
         encoders = deployment.workers("encode") if topology != at.MONOLITHIC else 0
         steppers = deployment.workers(pool)
@@ -232,8 +241,8 @@ class Simulator:
             at.SHARE_DENOMINATOR: denominator,
             at.TOKEN_UNIT: int(deployment.offload_unit == "token"),
             at.SPAN: deployment.local_prefill_span if local else 1,
-            at.ENCODE_BESIDE: int(local and self.latency.covers(Stage.ENCODE, Beside.PREFILL)),
-            at.PREFILL_BESIDE: int(local and self.latency.covers(Stage.PREFILL, Beside.ENCODE)),
+            at.ENCODE_BESIDE: int(local and encoding.covers(Stage.ENCODE, Beside.PREFILL)),
+            at.PREFILL_BESIDE: int(local and encoding.covers(Stage.PREFILL, Beside.ENCODE)),
             at.TOKEN_BUDGET: deployment.prefill_token_budget,
             at.PREFILL_REQUESTS: deployment.max_prefill_requests or at.NEVER,
             at.MAX_SEQS: deployment.max_num_seqs,
@@ -245,11 +254,13 @@ class Simulator:
     def _tables_of(self, deployment: Deployment, rules: dict[int, int]) -> Tables:
         bound = rules[at.BATCH_BOUND]
         encode, left = np.full(bound + 1, 100.0), np.full(bound + 1, 100.0)
-        if rules[at.SHARE_NUMERATOR] < rules[at.SHARE_DENOMINATOR]:
+        local = rules[at.SHARE_NUMERATOR] < rules[at.SHARE_DENOMINATOR]
+        if local:
             table = self.sm_table(deployment).sm_table
             encode, left = encode_shares(table, bound), prefill_shares(table, bound)
         beside = rules[at.ENCODE_BESIDE], rules[at.PREFILL_BESIDE]
-        key = (encode.tobytes(), left.tobytes(), beside, rules[at.MAX_SEQS])
+        whose = 0 if not self.latency.pools else 1 + rules[at.TOPOLOGY]
+        key = (encode.tobytes(), left.tobytes(), beside, rules[at.MAX_SEQS], local, whose)
         if key not in self._tables:
             self._tables[key] = self._new_tables(encode, left, rules)
         return self._tables[key]
@@ -271,39 +282,37 @@ class Simulator:
             sizes.append((points, len(grid.tokens)))
             put(rows, rows_of(grid, shares))
 
-        def put_planes(grid: Grid, axis: int, points: int, batches: int, n_batches: int, rows: int) -> None:
-            put(axis, grid.tokens)
-            put(batches, grid.batch)
-            sizes.extend([(points, len(grid.tokens)), (n_batches, len(grid.batch))])
-            put(rows, planes_of(grid, left))
+        def put_planes(table: int, grid: Grid, shares: Floats) -> None:
+            put(table + at.T_AXIS, grid.tokens)
+            put(table + at.T_BATCHES, grid.batch)
+            sizes.append((table + at.T_POINTS, len(grid.tokens)))
+            sizes.append((table + at.T_N_BATCHES, len(grid.batch)))
+            put(table + at.T_ROWS, planes_of(grid, shares))
 
-        grid = self.latency.grid
-        if self.latency.covers(Stage.ENCODE):
-            put_rows(grid(Stage.ENCODE), encode, at.ENCODE_AXIS, at.ENCODE_POINTS, at.ENCODE_ROWS)
+        encoding, prefilling, decoding = self._models(rules[at.TOPOLOGY])
+        if encoding.covers(Stage.ENCODE):
+            put_rows(encoding.grid(Stage.ENCODE), encode, at.ENCODE_AXIS, at.ENCODE_POINTS, at.ENCODE_ROWS)
         if rules[at.ENCODE_BESIDE]:
-            beside = grid(Stage.ENCODE, Beside.PREFILL)
+            beside = encoding.grid(Stage.ENCODE, Beside.PREFILL)
             put_rows(beside, encode, at.ENCODE_B_AXIS, at.ENCODE_B_POINTS, at.ENCODE_B_ROWS)
-        put_planes(
-            grid(Stage.PREFILL),
-            at.PREFILL_AXIS,
-            at.PREFILL_POINTS,
-            at.PREFILL_BATCHES,
-            at.PREFILL_N_BATCHES,
-            at.PREFILL_ROWS,
-        )
+        if rules[at.SHARE_NUMERATOR] < rules[at.SHARE_DENOMINATOR]:
+            put_planes(at.PREFILL, encoding.grid(Stage.PREFILL), left)
         if rules[at.PREFILL_BESIDE]:
-            put_planes(
-                grid(Stage.PREFILL, Beside.ENCODE),
-                at.PREFILL_B_AXIS,
-                at.PREFILL_B_POINTS,
-                at.PREFILL_B_BATCHES,
-                at.PREFILL_B_N_BATCHES,
-                at.PREFILL_B_ROWS,
-            )
+            put_planes(at.PREFILL_B, encoding.grid(Stage.PREFILL, Beside.ENCODE), left)
+        put_planes(at.WHOLE, prefilling.grid(Stage.PREFILL), np.full(1, 100.0))
         whole = np.full(rules[at.MAX_SEQS] + 1, 100.0)
-        put_rows(grid(Stage.DECODE), whole, at.DECODE_AXIS, at.DECODE_POINTS, at.DECODE_ROWS)
+        put_rows(decoding.grid(Stage.DECODE), whole, at.DECODE_AXIS, at.DECODE_POINTS, at.DECODE_ROWS)
         put(at.SHARES, left)
         return Tables(np.concatenate(blocks), tuple(places), tuple(sizes))
+
+    def _models(self, topology: int) -> tuple[LatencyModel, LatencyModel, LatencyModel]:
+        """Latencies on the GPUs that encode, that prefill remotely, and that decode."""
+        on = self.latency.on
+        if topology == at.DISAGGREGATED:
+            return on("encode"), on("prefill"), on("decode")
+        if topology == at.E_PD:
+            return on("encode"), on("prefill_decode"), on("prefill_decode")
+        return on("all"), on("all"), on("all")
 
     def _delays(self, stage: Stage, sizes: Ints) -> Ints:
         if not self.latency.covers(stage):

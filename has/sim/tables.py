@@ -9,6 +9,7 @@ batch, and keeping the profiled points of the other axes loses nothing. In `f`:
 | ENCODE_B | B+1 | the same beside a prefill |
 | PREFILL | (B+1) x batch points | level, batch point; level 0 is the whole GPU, n what x*(n) leaves |
 | PREFILL_B | (B+1) x batch points | the same beside an encode batch |
+| WHOLE | batch points | prefill by a worker that has the GPU to itself: the remote pool, e_pd, monolithic |
 | DECODE | S+1 | batch, whole GPU |
 
 each row over the stage's token points (AXIS, POINTS).
@@ -31,17 +32,15 @@ from has.sim.memory import (
     ENCODE_POINTS,
     ENCODE_ROWS,
     NEGATIVE,
-    PREFILL_AXIS,
-    PREFILL_B_AXIS,
-    PREFILL_B_BATCHES,
-    PREFILL_B_N_BATCHES,
-    PREFILL_B_POINTS,
-    PREFILL_B_ROWS,
-    PREFILL_BATCHES,
-    PREFILL_N_BATCHES,
-    PREFILL_POINTS,
-    PREFILL_ROWS,
+    PREFILL,
+    PREFILL_B,
     REACH,
+    T_AXIS,
+    T_BATCHES,
+    T_N_BATCHES,
+    T_POINTS,
+    T_ROWS,
+    WHOLE,
 )
 
 Floats = NDArray[np.float64]
@@ -117,10 +116,11 @@ def linear(f: Floats, axis: int, points: int, row: int, x: float) -> float:
 
 
 @compiled
-def _bilinear(
-    f: Floats, axis: int, points: int, batches: int, n_batches: int, plane: int, n: float, x: float
-) -> float:
-    """The same in batch and tokens."""
+def _bilinear(m: Ints, f: Floats, table: int, level: int, n: float, x: float) -> float:
+    """The same in batch and tokens, on one level of the `table` whose header begins there (TABLE)."""
+    axis, points = m[table + T_AXIS], m[table + T_POINTS]
+    batches, n_batches = m[table + T_BATCHES], m[table + T_N_BATCHES]
+    plane = m[table + T_ROWS] + level * n_batches * points
     if n_batches == 1:
         return linear(f, axis, points, plane, x)
     b = 0
@@ -162,19 +162,16 @@ def encode_beside_ns(m: Ints, f: Floats, batch: int, tokens: float) -> float:
 
 @compiled
 def prefill_ns(m: Ints, f: Floats, level: int, batch: int, tokens: float) -> float:
-    points, n_batches = m[PREFILL_POINTS], m[PREFILL_N_BATCHES]
-    plane = m[PREFILL_ROWS] + level * n_batches * points
-    latency = _bilinear(
-        f, m[PREFILL_AXIS], points, m[PREFILL_BATCHES], n_batches, plane, float(batch), tokens
-    )
-    return noted(m, AT_PREFILL, batch, tokens, latency)
+    """A local prefill, at the share that this level leaves it."""
+    return noted(m, AT_PREFILL, batch, tokens, _bilinear(m, f, PREFILL, level, float(batch), tokens))
 
 
 @compiled
 def prefill_beside_ns(m: Ints, f: Floats, level: int, batch: int, tokens: float) -> float:
-    points, n_batches = m[PREFILL_B_POINTS], m[PREFILL_B_N_BATCHES]
-    plane = m[PREFILL_B_ROWS] + level * n_batches * points
-    latency = _bilinear(
-        f, m[PREFILL_B_AXIS], points, m[PREFILL_B_BATCHES], n_batches, plane, float(batch), tokens
-    )
-    return noted(m, AT_PREFILL, batch, tokens, latency)
+    return noted(m, AT_PREFILL, batch, tokens, _bilinear(m, f, PREFILL_B, level, float(batch), tokens))
+
+
+@compiled
+def whole_prefill_ns(m: Ints, f: Floats, batch: int, tokens: float) -> float:
+    """A prefill by a worker that has its GPU to itself."""
+    return noted(m, AT_PREFILL, batch, tokens, _bilinear(m, f, WHOLE, 0, float(batch), tokens))

@@ -8,6 +8,7 @@ from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.records import COLUMNS, NEVER, ROUTES
 from has.core.requests import Requests
+from has.latency.lookup import LatencyModel
 from has.sim.simulator import Simulator
 from tests.sim.twin import Twin
 
@@ -21,6 +22,10 @@ def nouns(deployment, profile, rows):
         Profile.model_validate_json(json.dumps(profile)),
         Requests.from_rows(rows),
     )
+
+
+def _latency(profile):
+    return LatencyModel.from_profile(Profile.model_validate_json(json.dumps(profile)))
 
 
 def kernel_rows(records):
@@ -37,12 +42,15 @@ def kernel_rows(records):
     return rows
 
 
-def differences(deployment, profile, rows, seed=0):
-    """[(request, column, kernel, twin)] beyond the tolerance."""
+def differences(deployment, profile, rows, seed=0, pools=None):
+    """[(request, column, kernel, twin)] beyond the tolerance; `pools`: a profile for each pool's GPUs."""
     d, p, requests = nouns(deployment, profile, rows)
-    simulator = Simulator(p)
+    latency = p
+    if pools is not None:
+        latency = LatencyModel.of_pools({name: _latency(own) for name, own in pools.items()})
+    simulator = Simulator(latency)
     records = simulator.run(d, simulator.prepare(requests, seed))
-    twin = Twin(deployment, profile, rows, seed=seed)
+    twin = Twin(deployment, profile, rows, seed=seed, pools=pools)
     found = []
     for i, (ours, theirs) in enumerate(zip(kernel_rows(records), twin.run(), strict=True)):
         for column, value in ours.items():

@@ -157,8 +157,9 @@ class Iterator:
 
 
 class Twin:
-    def __init__(self, deployment, profile, rows, *, rate=None, seed=0, media_share=None):
+    def __init__(self, deployment, profile, rows, *, rate=None, seed=0, media_share=None, pools=None):
         d = self.d = deployment
+        self.profiles = {name: Profile(own["rows"]) for name, own in (pools or {}).items()}
         self.profile = Profile(profile["rows"])
         self.requests = [Request(i, row) for i, row in enumerate(rows)]
         self.topology = d["topology"]
@@ -210,8 +211,9 @@ class Twin:
         else:
             pool = "prefill_decode" if self.topology == "e_pd" else "all"
             self.iterators = [Iterator() for _ in range(alloc[pool] // (tp.get(pool) or 1))]
+        self.pool_profile = self.on(pool)
         self.kv = d.get("kv_tokens")
-        meta = profile["metadata"]
+        meta = (pools or {}).get(pool, profile)["metadata"]
         if self.kv is None and meta.get("memory_bytes") and meta.get("kv_bytes_per_token"):
             weights = meta.get("weights_bytes") or {}
             held = weights.get("lm", 0) + (weights.get("encoder", 0) if pool == "all" else 0)
@@ -224,6 +226,10 @@ class Twin:
         self.transfers = []  # ... to decode
         self.moved = 0
         self.batch_log, self.decode_steps = [], []
+
+    def on(self, pool):
+        """The profile of this pool's GPUs."""
+        return self.profiles.get(pool, self.profile)
 
     # --- rules -----------------------------------------------------------------------------------
 
@@ -362,7 +368,7 @@ class Twin:
         if not request.entered:
             return
         if request.media:
-            if self.profile.has("preprocess"):
+            if self.on("encode").has("preprocess"):
                 self.preprocess_line.append(request)
             else:
                 self.ready_for_encode(request, now)
@@ -383,7 +389,7 @@ class Twin:
         changed = False
         while self.preprocess_line and None in self.servers:
             request = self.preprocess_line.pop(0)
-            took = ns(self.profile("preprocess", 1, request.media_tokens))
+            took = ns(self.on("encode")("preprocess", 1, request.media_tokens))
             changed = True
             if took:
                 self.servers[self.servers.index(None)] = (request, now + took)
@@ -437,7 +443,7 @@ class Twin:
     # --- encode and local prefill --------------------------------------------------------------------
 
     def ready_for_encode(self, request, now):
-        if self.profile.has("preprocess"):
+        if self.on("encode").has("preprocess"):
             request.out["preprocessed"] = now
         if self.topology == "monolithic":
             self.to_iterator(request, now)
@@ -473,9 +479,9 @@ class Twin:
         group = self.group_of(encoder)
         beside = "none"
         partner = group.running and self.prefill_share(group) > 0  # at share 0 it stands still
-        if self.s < 1 and self.profile.has("encode", "prefill") and partner:
+        if self.s < 1 and self.on("encode").has("encode", "prefill") and partner:
             beside = "prefill"
-        return self.profile("encode", len(batch), mean, self.encode_share(len(batch)), beside)
+        return self.on("encode")("encode", len(batch), mean, self.encode_share(len(batch)), beside)
 
     def prefill_pace(self, group, batch):
         share = self.prefill_share(group)
@@ -483,9 +489,9 @@ class Twin:
             return INF
         mean = sum(r.total for r in batch) / len(batch)
         beside = "none"
-        if self.profile.has("prefill", "encode") and any(e.running for e in group.encoders):
+        if self.on("encode").has("prefill", "encode") and any(e.running for e in group.encoders):
             beside = "encode"
-        return self.profile("prefill", len(batch), mean, share, beside)
+        return self.on("encode")("prefill", len(batch), mean, share, beside)
 
     def reprice(self, group, now):
         """What is left of each running batch goes on at the pace that now rules."""
@@ -500,7 +506,7 @@ class Twin:
         for request in batch:
             request.out["encode_end"] = now
             if request.out["route"] == "remote":
-                ready = now + ns(self.profile("embedding_transfer", 1, request.media_tokens))
+                ready = now + ns(self.on("encode")("embedding_transfer", 1, request.media_tokens))
                 request.out["prefill_ready"] = ready
                 self.move(
                     self.embeddings, request, request.out["encode_start"], now, ready, (0, encoder.index)
@@ -530,7 +536,7 @@ class Twin:
         while self.remote_line and None in self.pool:
             worker = self.pool.index(None)
             batch = self.take(self.remote_line)
-            took = ns(self.profile("prefill", len(batch), sum(r.total for r in batch) / len(batch)))
+            took = ns(self.on("prefill")("prefill", len(batch), sum(r.total for r in batch) / len(batch)))
             for request in batch:
                 request.out.update(prefill_start=now, prefill_worker=worker)
             changed = True
@@ -548,7 +554,7 @@ class Twin:
         if request.output == 1:
             request.out["finish"], request.status = now, COMPLETED
             return
-        ready = now + ns(self.profile("kv_transfer", 1, request.total))
+        ready = now + ns(self.on("decode")("kv_transfer", 1, request.total))
         request.out["decode_ready"] = ready
         self.move(self.transfers, request, request.out["prefill_start"], now, ready, rank)
 
@@ -587,7 +593,7 @@ class Twin:
                 return changed
             changed = True
             context = sum(r.total + r.produced for r in decoder.running) / len(decoder.running)
-            took = ns(self.profile("decode", len(decoder.running), context))
+            took = ns(self.on("decode")("decode", len(decoder.running), context))
             self.decode_steps.append(len(decoder.running))
             decoder.step_end = now + took
             self.wake(now + took if took else None)
@@ -626,7 +632,7 @@ class Twin:
                     request = it.waiting.pop(0)
                     request.out["prefill_start"] = now
                     if self.topology == "monolithic" and request.media:
-                        encode_s += self.profile("encode", 1, request.media_tokens)
+                        encode_s += self.pool_profile("encode", 1, request.media_tokens)
                 it.part = None
                 chunk = min(left, request.total - request.prefilled_tokens)
                 it.chunks.append((request, request.prefilled_tokens, chunk))
@@ -640,19 +646,19 @@ class Twin:
             it.decoded = list(it.decoding)
             if it.decoding:
                 context = sum(r.total + r.produced for r in it.decoding) / len(it.decoding)
-                time_s += self.profile("decode", len(it.decoding), context)
+                time_s += self.pool_profile("decode", len(it.decoding), context)
                 self.decode_steps.append(len(it.decoding))
             prefill_s = 0.0
             if it.chunks:
                 mean = sum(chunk for _, _, chunk in it.chunks) / len(it.chunks)
-                prefill_s = self.profile("prefill", len(it.chunks), mean)
+                prefill_s = self.pool_profile("prefill", len(it.chunks), mean)
             for _, done, chunk in it.chunks:
                 if done:
                     prefill_s += (
-                        self.profile("prefill", 1, done + chunk)
-                        - self.profile("prefill", 1, done)
-                        - self.profile("prefill", 1, chunk)
-                        + self.profile("prefill", 1, 0)
+                        self.pool_profile("prefill", 1, done + chunk)
+                        - self.pool_profile("prefill", 1, done)
+                        - self.pool_profile("prefill", 1, chunk)
+                        + self.pool_profile("prefill", 1, 0)
                     )
             it.end = now + ns(time_s + max(0.0, prefill_s))
             for request, done, chunk in it.chunks:
