@@ -27,7 +27,7 @@ def test_runs_of_steps_in_closed_form_are_the_steps(topology):
         assert not found, (topology, seed, found[:5])
 
 
-@pytest.mark.parametrize("topology", ("disaggregated", "e_pd"))
+@pytest.mark.parametrize("topology", ["disaggregated", "e_pd"])
 def test_pools_of_different_gpus(topology):
     """Every pool its own profile: local prefill runs at the encode GPUs' latencies, KV is the decoding pool's."""
     for seed in range(40):
