@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from has.cli import options
+from has.cli import options, precedence
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
 from has.errors import InputError
@@ -64,12 +64,7 @@ def command(
         str | None,
         typer.Option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="Sent as a bearer token."),
     ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate", "--request-rate", parser=options.positive, metavar="R", help="Requests per second."
-        ),
-    ] = None,
+    rate: options.Rate = None,
     num_prompts: Annotated[
         int | None,
         typer.Option("--num-prompts", parser=options.whole(1), metavar="N", help="Requests to send."),
@@ -90,12 +85,7 @@ def command(
             help="SLO that goodput and attainment are held to.",
         ),
     ] = None,
-    records: Annotated[
-        Path | None,
-        typer.Option(
-            "--records", metavar="FILE", help="Write a row for every request there, .csv or .parquet."
-        ),
-    ] = None,
+    records: options.Records = None,
     seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -122,6 +112,7 @@ def command(
         requests = _requests(wanted, model, rate, num_prompts, duration_s, seed, defaults)
         defaults.note("--seed", seed)
         defaults.tell(t)
+        precedence.warn_of_seconds(t, slo)
         run = bench_url(url, requests, model=model, api_key=api_key, seed=seed, watch=_Watch(t))
         for warning in run.warnings:
             t.warn(warning)
@@ -151,10 +142,9 @@ def _slo(workload: Workload, bounds: dict[str, float], defaults: Defaults) -> Sl
     fields = {"ttft_ms": UNBOUND_MS, "tpot_ms": UNBOUND_MS}
     if workload.slo is not None:
         fields = workload.slo.model_dump()
-        if not bounds:
-            defaults.note(
-                "--goodput", f"ttft:{workload.slo.ttft_ms:g},tpot:{workload.slo.tpot_ms:g}", "the workload's"
-            )
+        rest = [f"{name[:-3]}:{fields[name]:g}" for name in ("ttft_ms", "tpot_ms") if name not in bounds]
+        if rest:
+            defaults.note("--goodput", ",".join(rest), "the workload's")
     return Slo(**{**fields, **bounds})
 
 
@@ -174,12 +164,7 @@ def _requests(
     trace = workload.arrivals.process == "trace"
     if count is None and duration_s is None and not trace:
         count = defaults.pick("--num-prompts", None, NUM_PROMPTS)
-    if rate is None:
-        defaults.note(
-            "--rate",
-            "the trace's" if trace else f"{workload.arrivals.rate or 0:g}",
-            "" if trace else "the workload's",
-        )
+    precedence.note_rate(rate, workload, None, defaults)
     if count is None and duration_s is not None and not trace:
         # enough for the seconds asked, however the arrivals bunch; what comes after them is cut below
         count = 100 + round(2 * duration_s * (rate or workload.arrivals.rate or 1.0))

@@ -29,8 +29,9 @@ class Defaults:
     def tell(self, talk: Talk) -> None:
         """List what was taken since the last time, and forget it."""
         if self._taken:
-            width = max(len(f"{option} {value}") for option, value, _ in self._taken)
+            taken = [(f"{option} {value}".rstrip(), why) for option, value, why in self._taken]
+            width = min(max(len(what) for what, _ in taken), 72)
             talk.say("defaults taken:")
-            for option, value, why in self._taken:
-                talk.say(f"  {f'{option} {value}'.ljust(min(width, 72))}  {why}".rstrip())
+            for what, why in taken:
+                talk.say(f"  {what.ljust(width)}  {why}".rstrip())
         self._taken.clear()

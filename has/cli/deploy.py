@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from has.cli import inputs, options
+from has.cli import inputs, options, precedence
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
 
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    deployment: Annotated[
-        Path, typer.Argument(metavar="DEPLOYMENT", help="Deployment file, such as best.yaml.")
-    ],
+    deployment: options.Deployment,
     engine: Annotated[
         str | None, typer.Option("--engine", parser=options.choice("local"), metavar="local", hidden=True)
     ] = None,
@@ -80,6 +77,7 @@ def command(
                 defaults.note("--profile", profile, "for sm_table")
         inputs.note_deployment_defaults(plan, defaults, profile=profile is not None)
         defaults.tell(t)
+        precedence.warn_of_seconds(t, plan.slo, str(deployment))
         if dry_run:
             _say_what_would_run(t, plan)
             return

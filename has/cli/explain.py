@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from has.cli import inputs, options
+from has.cli import inputs, options, precedence
 from has.cli.console import talk
 from has.cli.defaults import Defaults
 
 
 def command(
-    deployment: Annotated[
-        Path, typer.Argument(metavar="DEPLOYMENT", help="Deployment file, such as best.yaml.")
-    ],
+    deployment: options.Deployment,
     profile: options.Profile = None,
     workload: options.Workload = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate",
-            "--request-rate",
-            parser=options.positive,
-            metavar="R",
-            help="Requests per second in all.",
-        ),
-    ] = None,
+    rate: options.Rate = None,
+    ttft_ms: options.TtftMs = None,
+    tpot_ms: options.TpotMs = None,
+    attainment: options.Attainment = None,
     seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -47,13 +34,14 @@ def command(
         defaults = Defaults()
         plan = load_deployment(deployment)
         evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults)
-        if rate is None and workload is None and evidence.run is not None and plan.rate is not None:
-            rate = plan.rate
-            defaults.note("--rate", f"{rate:g}", "what the search chose the deployment for")
+        precedence.note_rate(rate, evidence.workload, plan, defaults)
+        asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}
+        slo = precedence.slo_in_force(asked, evidence.workload, plan, defaults)
         defaults.note("--seed", seed)
         inputs.note_deployment_defaults(plan, defaults)
         defaults.tell(t)
+        precedence.warn_of_seconds(t, slo)
         if not kernel_is_cached():
             t.say("compiling the simulator, once for this machine: about half a minute")
-        told = explain(plan, evidence.profile, evidence.workload, rate=rate, seed=seed)
+        told = explain(plan, evidence.profile, evidence.workload, rate=rate, seed=seed, slo=slo)
         t.result(told, lambda: draw(describe_explanation(plan, told)))

@@ -14,7 +14,6 @@ from has.errors import HasError, InputError, MissingError
 if TYPE_CHECKING:
     from has.core.deployment import Deployment
     from has.core.profile import Profile, ProfileMetadata
-    from has.core.slo import Slo
     from has.core.workload import Workload
 
 CPU = "cpu (emulated)"
@@ -215,19 +214,6 @@ def evidence_for(
 
 def _run_copy(run: Path | None, name: str) -> Path | None:
     return run / name if run is not None and (run / name).is_file() else None
-
-
-def slo_in_force(
-    deployment: Deployment,
-    workload: Workload,
-    ttft_ms: float | None,
-    tpot_ms: float | None,
-    attainment: float | None,
-) -> Slo:
-    """Flag, then workload file, then deployment file."""
-    base = workload.slo or deployment.slo
-    given = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}
-    return base.model_copy(update={name: value for name, value in given.items() if value is not None})
 
 
 def note_deployment_defaults(deployment: Deployment, defaults: Defaults, *, profile: bool = True) -> None:

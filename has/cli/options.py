@@ -98,9 +98,54 @@ def as_integers(text: str | None) -> list[int] | None:
     return None if text is None else sorted(int(part) for part in text.split(","))
 
 
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Parser of an option whose values are fixed words."""
+
+    def check(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{text!r} is none of {', '.join(allowed)}")
+        return text
+
+    return check
+
+
+def to_write(text: str | Path) -> Path:
+    """A place to write to that is not stdout, where the answer goes (and while a command runs nothing else)."""
+    path = Path(text)
+    if str(text) == "-" or str(path) in STDOUT_NAMES:
+        raise typer.BadParameter(f"{text} is where the answer goes; name a file")
+    return path
+
+
+STDOUT_NAMES = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+def ending(file: Path | None, allowed: tuple[str, ...], option: str) -> None:
+    """Refuse a file to be written, before any work, whose ending says no kind that can be."""
+    if file is not None and file.suffix.lower() not in allowed:
+        raise InputError(
+            f"unknown kind of file: {file.suffix or 'no ending'}",
+            where="argument",
+            field=option,
+            value=str(file),
+            allowed=f"a file ending in {' or '.join(allowed)}",
+        )
+
+
+# -- options of more than one command; those of search alone are in `search_options` -----------------
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no comments on stderr.")]
 Seed = Annotated[int, typer.Option("--seed", parser=seed, metavar="N", help="Seed of all that is drawn.")]
+
+Deployment = Annotated[Path, typer.Argument(metavar="DEPLOYMENT", help="Deployment file, such as best.yaml.")]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="FILE", help="Profile of the stages (Parquet, or CSV + JSON)."),
+]
+Workload = Annotated[
+    Path | None, typer.Option("--workload", metavar="FILE", help="Workload file: arrivals, sizes, SLO.")
+]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -113,12 +158,12 @@ Device = Annotated[
         "--device", metavar="auto|cuda|cpu", help="Where to measure and run. auto: this machine's device."
     ),
 ]
-Workload = Annotated[
-    Path | None, typer.Option("--workload", metavar="FILE", help="Workload file: arrivals, sizes, SLO.")
-]
-Profile = Annotated[
-    Path | None,
-    typer.Option("--profile", metavar="FILE", help="Profile of the stages (Parquet, or CSV + JSON)."),
+
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", "--request-rate", parser=positive, metavar="R", help="Requests per second in all."
+    ),
 ]
 TtftMs = Annotated[
     float | None,
@@ -146,25 +191,16 @@ WarmupS = Annotated[
     ),
 ]
 
-
-def choice(*allowed: str) -> Callable[[str], str]:
-    """Parser of an option whose values are fixed words."""
-
-    def check(text: str) -> str:
-        if text not in allowed:
-            raise typer.BadParameter(f"{text!r} is none of {', '.join(allowed)}")
-        return text
-
-    return check
-
-
-def ending(file: Path | None, allowed: tuple[str, ...], option: str) -> None:
-    """Refuse a file to be written, before any work, whose ending says no kind that can be."""
-    if file is not None and file.suffix.lower() not in allowed:
-        raise InputError(
-            f"unknown kind of file: {file.suffix or 'no ending'}",
-            where="argument",
-            field=option,
-            value=str(file),
-            allowed=f"a file ending in {' or '.join(allowed)}",
-        )
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        "--records",
+        parser=to_write,
+        metavar="FILE",
+        help="Write a row for every request there, .csv or .parquet.",
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", parser=to_write, metavar="FILE", help="Write one self-contained page there."),
+]

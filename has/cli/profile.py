@@ -103,7 +103,10 @@ def command(
         bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Profile to write, .parquet or .csv.")
+        Path | None,
+        typer.Option(
+            "--out", parser=options.to_write, metavar="FILE", help="Profile to write, .parquet or .csv."
+        ),
     ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
@@ -157,9 +160,9 @@ def command(
             if place == "cpu"
             else wiring.required_model(model)
         )
-        size = (
-            "full" if defaults.pick("--full/--quick", full, False, "few points; --full for all") else "quick"
-        )
+        if full is None:
+            defaults.note("--quick", "", "few points; --full for all")
+        size = "full" if full else "quick"
         out = Path(defaults.pick("--out", out, inputs.profile_path(name, place)))
         if place == "cpu":
             virtual_gpus = defaults.pick("--virtual-gpus", virtual_gpus, 8)

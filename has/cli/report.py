@@ -13,9 +13,7 @@ from has.cli.console import talk
 
 def command(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run folder, as has search writes it.")],
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page there.")
-    ] = None,
+    html: options.Html = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", metavar="DIR", help="Write the tables there as CSV.")
     ] = None,

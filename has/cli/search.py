@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from has.cli import options
+from has.cli import options, search_options
 from has.cli.console import Talk, complain, talk
 from has.cli.defaults import Defaults
 from has.cli.failure import Interrupted
@@ -21,113 +21,30 @@ if TYPE_CHECKING:
 
 
 def command(
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", parser=options.gpus, metavar="G", help="GPU budget.")
-    ] = None,
+    gpus: search_options.Gpus = None,
     model: options.Model = None,
     device: options.Device = None,
     profile: options.Profile = None,
     workload: options.Workload = None,
-    space: Annotated[
-        Path | None,
-        typer.Option("--space", metavar="FILE", help="Search space. Default: every split of the budget."),
-    ] = None,
-    rate: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--rate",
-            "--request-rate",
-            parser=options.positive,
-            metavar="R",
-            help="Requests per second in all; several: the best worst case.",
-        ),
-    ] = None,
+    space: search_options.Space = None,
+    rate: search_options.Rates = None,
     ttft_ms: options.TtftMs = None,
     tpot_ms: options.TpotMs = None,
     attainment: options.Attainment = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            "--objective",
-            metavar="max-rate|goodput|cost",
-            parser=options.choice("max-rate", "goodput", "cost"),
-            help="What is best. Default: max-rate; goodput when --rate is given.",
-        ),
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            metavar="simulated|live",
-            parser=options.choice("simulated", "live"),
-            help="Where trials run. Default: live where there are as many devices as GPUs.",
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            "--trials",
-            parser=options.whole(1),
-            metavar="N",
-            help="Trials at most. Default: 12 live, 40 simulated.",
-        ),
-    ] = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            "--sampler", metavar="NAME", help="auto, optuna-tpe, optuna-gp, skopt-gp, random or grid."
-        ),
-    ] = None,
-    no_prune: Annotated[bool, typer.Option("--no-prune", help="Keep every candidate of the space.")] = False,
-    baseline: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--baseline", metavar="FILE", help="Deployment to be measured too; may be given more than once."
-        ),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option("--price", parser=options.positive, metavar="USD", help="Dollars per GPU and hour."),
-    ] = None,
-    trial_profile: Annotated[
-        Path | None,
-        typer.Option(
-            "--trial-profile",
-            metavar="FILE",
-            help="Simulated trials run on this profile, planning on --profile.",
-        ),
-    ] = None,
-    trial_noise: Annotated[
-        float | None,
-        typer.Option(
-            "--trial-noise",
-            parser=options.non_negative,
-            metavar="SD",
-            help="Noise of simulated trials, as a share.",
-        ),
-    ] = None,
-    requests: Annotated[
-        int | None,
-        typer.Option("--requests", parser=options.whole(2), metavar="N", help="Requests of a trial."),
-    ] = None,
-    run: Annotated[
-        Path | None, typer.Option("--run", metavar="DIR", help="Run folder. Default: results/<date>-<name>.")
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume", metavar="DIR", help="Go on with an interrupted run; only --trials may change."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Deployment to write. Default: ./best.yaml.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed", parser=options.seed, metavar="N", help="Seed of all that is drawn. Default: 0."
-        ),
-    ] = None,
+    objective: search_options.Objective = None,
+    on: search_options.On = None,
+    trials: search_options.Trials = None,
+    sampler: search_options.Sampler = None,
+    no_prune: search_options.NoPrune = False,
+    baseline: search_options.Baselines = None,
+    price: search_options.Price = None,
+    trial_profile: search_options.TrialProfile = None,
+    trial_noise: search_options.TrialNoise = None,
+    requests: search_options.Requests = None,
+    run: search_options.Run = None,
+    resume: search_options.Resume = None,
+    out: search_options.Out = None,
+    seed: search_options.Seed = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -137,36 +54,12 @@ def command(
     Every finished trial is kept at once; Ctrl-C ends with the line that goes on. Status 1: nothing
     meets the SLO, and the least bad is written, marked so.
     """
+    parameters = locals()
     with talk(json=json, quiet=quiet) as t:
         from has.cli import search_plan
 
         defaults = Defaults()
-        given = search_plan.Options(
-            gpus=gpus,
-            model=model,
-            device=device,
-            profile=profile,
-            workload=workload,
-            space=space,
-            rate=rate or None,
-            ttft_ms=ttft_ms,
-            tpot_ms=tpot_ms,
-            attainment=attainment,
-            objective=objective,
-            on=on,
-            trials=trials,
-            sampler=sampler,
-            no_prune=no_prune or None,
-            baseline=baseline or None,
-            price=price,
-            trial_profile=trial_profile,
-            trial_noise=trial_noise,
-            requests=requests,
-            run=run,
-            resume=resume,
-            out=out,
-            seed=seed,
-        )
+        given = search_plan.Options.of(parameters)
         if resume is not None:
             plan = search_plan.resumed(given, defaults)
         else:

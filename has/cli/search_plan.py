@@ -8,14 +8,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from has.cli import inputs, wiring
+from has.cli import inputs, precedence, wiring
 from has.cli.console import Talk
 from has.cli.defaults import Defaults
 from has.errors import InputError, MissingError
 
 if TYPE_CHECKING:
+    from has.core.deployment import Deployment
     from has.core.profile import Profile
     from has.core.space import SearchSpace
+    from has.core.workload import Workload
 
 RESULTS = Path("results")
 BEST = Path("best.yaml")
@@ -49,6 +51,14 @@ class Options:
     resume: Path | None = None
     out: Path | None = None
     seed: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """From the command's parameters by name; an empty list and an unset flag are not given."""
+        named = {name: given.get(name) for name in cls.__dataclass_fields__}
+        return cls(
+            **{name: None if value is False or value == [] else value for name, value in named.items()}
+        )
 
 
 MAY_CHANGE = ("trials", "baseline", "trial_profile", "trial_noise", "resume", "out")
@@ -140,7 +150,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     space = None if given.space is None else load_space(given.space)
     workload = None if given.workload is None else load_workload(given.workload)
     profile = None if given.profile is None else load_profile(given.profile)
-    _check_baselines(given.baseline)
+    baselines = _baselines(given.baseline)
     samplers.create(given.sampler or "auto")
     if given.trial_profile is not None:
         load_profile(given.trial_profile)
@@ -164,11 +174,12 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     if space is None and profile is not None and (tp := profile.metadata.tensor_parallel or 1) > 1:
         space = _at(tp)
         defaults.note("--space", f"all, at tensor parallelism {tp}", "the profile's")
-    _note_the_rest(given, workload.slo is not None, live, space is not None, defaults)
+    _note_the_rest(given, live, space is not None, defaults)
+    _note_slo(given, workload, baselines, talk, defaults)
     out = defaults.pick("--out", given.out, BEST)
     run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
     if profile is None:
-        profile = _profile(model, device, talk, defaults)
+        profile = _profile(model, device, live, talk, defaults)
     elif live and not inputs.fits(profile.metadata, device):
         talk.warn(
             f"{given.profile} was measured on another machine, or before: live trials here will differ from it"
@@ -204,11 +215,10 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     )
 
 
-def _check_baselines(paths: list[Path] | None) -> None:
+def _baselines(paths: list[Path] | None) -> dict[str, Deployment]:
     from has.files.deployment import load_deployment
 
-    for path in paths or ():
-        load_deployment(path)
+    return {str(path): load_deployment(path) for path in paths or ()}
 
 
 def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
@@ -242,9 +252,7 @@ def _at(tp: int) -> SearchSpace:
     return SearchSpace(version=1, tensor_parallel=TpRanges(prefill=(tp,), decode=(tp,)))
 
 
-def _note_the_rest(
-    given: Options, workload_has_slo: bool, live: bool, has_space: bool, defaults: Defaults
-) -> None:
+def _note_the_rest(given: Options, live: bool, has_space: bool, defaults: Defaults) -> None:
     """Defaults that `has.search` itself takes."""
     from has.search.run import REQUESTS, TRIALS
 
@@ -261,8 +269,22 @@ def _note_the_rest(
         defaults.note(
             "--space", "all", "every split of the budget, B in 1..16, s in steps of 0.1, all topologies"
         )
-    if given.ttft_ms is None and given.tpot_ms is None and workload_has_slo:
-        defaults.note("--ttft-ms, --tpot-ms, --attainment", "the workload's")
+
+
+def _note_slo(
+    given: Options,
+    workload: Workload,
+    baselines: Mapping[str, Deployment],
+    talk: Talk,
+    defaults: Defaults,
+) -> None:
+    """The bounds that no option gave, and where they go before a baseline's own."""
+    asked = {name: getattr(given, name) for name in precedence.BOUNDS}
+    precedence.note_search_slo(asked, workload, defaults)
+    for file, deployment in baselines.items():
+        precedence.note_baseline(file, deployment, asked, workload, defaults)
+    if workload.slo is not None:
+        precedence.warn_of_seconds(talk, precedence.with_options(workload.slo, asked))
 
 
 def _new_run_folder(model: str, gpus: int) -> Path:
@@ -274,8 +296,12 @@ def _new_run_folder(model: str, gpus: int) -> Path:
     return folder
 
 
-def _profile(model: str, device: str, talk: Talk, defaults: Defaults) -> Profile:
-    """The newest profile that fits, else one that is measured now, else (without a runtime) a shipped one."""
+def _profile(model: str, device: str, live: bool, talk: Talk, defaults: Defaults) -> Profile:
+    """The newest profile that fits, else a shipped one if that will do, else one that is measured now.
+
+    A shipped one was measured on another machine. Live trials here would differ from it, simulated
+    ones differ from nothing: for those nothing is measured.
+    """
     from has.cli.profile import measure
     from has.files.profile import load_profile
     from has.models.names import is_bundled
@@ -289,22 +315,22 @@ def _profile(model: str, device: str, talk: Talk, defaults: Defaults) -> Profile
             f"no profile of {model} is here, and the cpu device measures only the bundled models",
             mend=inputs.how_to_get_a_profile(model),
         )
-    if wiring.can_measure():
-        path = inputs.profile_path(model, device)
-        defaults.note(
-            "--profile", path, f"none fits: has profile --model {model} --device {device} --quick runs first"
-        )
-        defaults.tell(talk)
-        return measure(talk, model, device, out=path)
     shipped = inputs.shipped_profile(model)
-    if shipped is None:
+    measurable = wiring.can_measure()
+    if shipped is not None and not (live and measurable):
+        why = (
+            "and trials are only simulated" if measurable else "and without the runtime none can be measured"
+        )
+        defaults.note("--profile", shipped, f"shipped, of another machine: none fits, {why}")
+        return load_profile(shipped)
+    if not measurable:
         raise MissingError(
             f"no profile of {model} is here, and none can be measured without the runtime",
             mend="pip install 'has-epd[runtime]', or give --profile FILE",
         )
+    path = inputs.profile_path(model, device)
     defaults.note(
-        "--profile",
-        shipped,
-        "shipped, of another machine: none fits, and without the runtime none can be measured",
+        "--profile", path, f"none fits: has profile --model {model} --device {device} --quick runs first"
     )
-    return load_profile(shipped)
+    defaults.tell(talk)
+    return measure(talk, model, device, out=path)

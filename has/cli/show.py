@@ -22,9 +22,7 @@ def command(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Profile, workload, trace, deployment or space.")
     ],
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page there.")
-    ] = None,
+    html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from has.cli import inputs, options
+from has.cli import inputs, options, precedence
 from has.cli.console import talk
 from has.cli.defaults import Defaults
 
+if TYPE_CHECKING:
+    from has.core.deployment import Deployment
+    from has.core.workload import Workload
+
 
 def command(
-    deployment: Annotated[
-        Path, typer.Argument(metavar="DEPLOYMENT", help="Deployment file, such as best.yaml.")
-    ],
+    deployment: options.Deployment,
     profile: options.Profile = None,
     workload: options.Workload = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate",
-            "--request-rate",
-            parser=options.positive,
-            metavar="R",
-            help="Requests per second in all.",
-        ),
-    ] = None,
+    rate: options.Rate = None,
     requests: Annotated[
         int | None,
         typer.Option(
@@ -41,12 +33,11 @@ def command(
     ttft_ms: options.TtftMs = None,
     tpot_ms: options.TpotMs = None,
     attainment: options.Attainment = None,
-    records: Annotated[
-        Path | None,
-        typer.Option(
-            "--records", metavar="FILE", help="Write a row for every request there, .csv or .parquet."
-        ),
-    ] = None,
+    as_deployed: Annotated[
+        bool,
+        typer.Option("--as-deployed", help="Fill in what the file leaves open as has deploy would."),
+    ] = False,
+    records: options.Records = None,
     seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -63,6 +54,7 @@ def command(
         from has.report import figures as parts
         from has.report.document import Document
         from has.report.nouns import slo_words
+        from has.report.provenance import source_words
         from has.report.terminal import draw
         from has.sim.draw import DEFAULT_REQUESTS
         from has.sim.run import kernel_is_cached, simulate_run
@@ -71,15 +63,23 @@ def command(
         defaults = Defaults()
         plan = load_deployment(deployment)
         evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults)
-        arrivals = evidence.workload.arrivals
         if requests is None:
-            whole = arrivals.process == "trace"
+            whole = evidence.workload.arrivals.process == "trace"
             defaults.note(
                 "--requests", "all" if whole else DEFAULT_REQUESTS, "the whole trace" if whole else ""
             )
         defaults.note("--seed", seed)
         defaults.note("--warmup-s", f"{warmup_s:g}")
+        precedence.note_rate(rate, evidence.workload, plan, defaults)
+        asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}
+        slo = precedence.slo_in_force(asked, evidence.workload, plan, defaults)
         inputs.note_deployment_defaults(plan, defaults)
+        plan = _as_served(plan, evidence.workload, as_deployed, defaults)
+        defaults.tell(t)
+        precedence.warn_of_seconds(t, slo)
+        source = source_words(evidence.profile.metadata.source, evidence.profile.metadata.stated_error)
+        if json and source:
+            t.say(source)
         if not kernel_is_cached():
             t.say("compiling the simulator, once for this machine: about half a minute")
         run = simulate_run(
@@ -90,20 +90,30 @@ def command(
             requests=requests,
             warmup_s=warmup_s,
             seed=seed,
-            slo=inputs.slo_in_force(plan, evidence.workload, ttft_ms, tpot_ms, attainment),
+            slo=slo,
         )
-        if rate is None and run.rate is not None:
-            source = (
-                "the workload's" if arrivals.rate else "the deployment's" if plan.rate else "the trace's mean"
-            )
-            defaults.note("--rate", f"{run.rate:g}", source)
-        defaults.tell(t)
         for warning in run.warnings:
             t.warn(warning)
         if records is not None:
             save_records(run.records, records, met(run.records, run.slo))
             t.say(f"records of {len(run.records.requests)} requests written to {records}")
         title = f"Simulated: {plan.label}, {plan.gpus} GPUs, {plan.model}"
-        t.result(
-            run.figures, lambda: draw(Document(title, [slo_words(run.slo)], parts.sections(run.figures)))
-        )
+        lead = [slo_words(run.slo), *filter(None, [source])]
+        t.result(run.figures, lambda: draw(Document(title, lead, parts.sections(run.figures))))
+
+
+def _as_served(plan: Deployment, workload: Workload, as_deployed: bool, defaults: Defaults) -> Deployment:
+    """The deployment to simulate, and in the list of defaults where a server would do otherwise."""
+    from has.core.serving import served
+
+    fields = served(plan)
+    if workload.arrivals.process == "trace":
+        fields.pop("rate_estimate", None)  # online there in any case
+    for name, value in fields.items():
+        shown = f"{value:g}" if isinstance(value, float) else value
+        if as_deployed:
+            defaults.note(name, shown, "as has deploy would")
+        else:
+            now = "known" if name == "rate_estimate" else "none"
+            defaults.note(name, now, f"has deploy would take {shown} (--as-deployed simulates that)")
+    return plan.model_copy(update=fields) if as_deployed else plan

@@ -30,7 +30,10 @@ def convert(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="FILE", help="Trace table: .csv, .jsonl, .parquet. With --fit a workload: .yaml."
+            "--out",
+            parser=options.to_write,
+            metavar="FILE",
+            help="Trace table: .csv, .jsonl, .parquet. With --fit a workload: .yaml.",
         ),
     ],
     fit: Annotated[

@@ -12,6 +12,8 @@ from has.core.noun import NonNegativeFloat, NonNegativeInt, Noun, PositiveInt, S
 from has.core.stage import Beside, Stage
 
 Source = Literal["measured", "roofline", "silicon"]
+STATED_ERROR: dict[Source, float] = {"measured": 0.10, "silicon": 0.25, "roofline": 0.25}
+"""Relative error of a profile's latencies by its source, where the profile states none."""
 
 
 class WeightsBytes(Noun):
@@ -37,10 +39,15 @@ class ProfileMetadata(Noun):
     weights_bytes: WeightsBytes | None = None
     kv_bytes_per_token: PositiveInt | None = None
     error: NonNegativeFloat | None = None
-    """Stated relative error of the latencies (0.25 for an estimate, 0.10 measured, if absent)."""
+    """Stated relative error of the latencies; `stated_error` where it is absent."""
     driver: str | None = None
     date: str | None = None
     notes: Any = None
+
+    @property
+    def stated_error(self) -> float:
+        """e: how wrong the latencies may be, relatively."""
+        return STATED_ERROR[self.source] if self.error is None else self.error
 
 
 class ProfilePoint(Noun):

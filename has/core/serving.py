@@ -31,6 +31,6 @@ def served(deployment: Deployment) -> dict[str, Any]:
         fields["max_wait_ms"] = max_wait_ms
     if deployment.max_queue is None:
         fields["max_queue"] = MAX_QUEUE
-    if deployment.rate_estimate is None:
+    if deployment.rate_estimate is None and (deployment.encode_batch or 1) > 1:
         fields["rate_estimate"] = "online"
     return fields

@@ -8,6 +8,7 @@ from typing import Any
 from has.core.deployment import Deployment
 from has.report.document import Table, number
 from has.report.nouns import slo_words
+from has.report.provenance import confirmation_words, source_words, trial_words, tried_words
 
 BASELINE_WORDS = {
     "monolithic": "monolithic (every GPU does all)",
@@ -36,7 +37,9 @@ def answer_lines(best: Deployment) -> list[str]:
             f"within {number(confidence.get('within_percent'))} % of the best there is"
             f" with probability {confidence['probability']:.2f}"
         )
-    return lines
+    profile = evidence.get("profile") or {}
+    estimated = source_words(profile.get("source"), profile.get("error"))
+    return [*lines, *trial_words(best), *confirmation_words(best), *([estimated] if estimated else [])]
 
 
 def _objective_words(objective: Mapping[str, Any]) -> str:
@@ -71,7 +74,8 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     gain, key = min(gains)
     words = BASELINE_WORDS.get(key, key)
     said = evidence["baselines"][key].get("objective_source", "measured")
-    verb = "is predicted" if said == "predicted" else "measured"
+    tried = tried_words(evidence)
+    verb = "is predicted" if said == "predicted" else tried
     if gain < -0.05:
         return (
             f"the baseline {words}, on the same GPUs, {verb} {-gain:.1f} % better: "
@@ -79,7 +83,7 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
         )
     if gain < 0.05:
         return f"as good as the strongest baseline, {words}, on the same GPUs"
-    doubt = ", which is predicted, not measured" if said == "predicted" else ""
+    doubt = f", which is predicted, not {tried}" if said == "predicted" else ""
     return f"{gain:+.1f} % over the strongest baseline, {words}{doubt}, on the same GPUs"
 
 
@@ -98,6 +102,7 @@ def baseline_table(best: Deployment) -> Table | None:
             best.label,
             value,
             None,
+            measured.get("rate"),
             percent(measured.get("attainment")),
             (measured.get("ttft_ms") or {}).get("p99"),
             "",
@@ -111,18 +116,34 @@ def baseline_table(best: Deployment) -> Table | None:
                 baseline.get("deployment"),
                 baseline.get("objective"),
                 _gain_words(gain, baseline.get("objective")),
+                baseline.get("rate"),
                 percent(baseline.get("attainment")),
                 baseline.get("ttft_p99_ms"),
-                _note(baseline),
+                _note(baseline, tried_words(evidence)),
             )
         )
     unit = str(objective.get("unit", ""))
-    return Table(("", "configuration", unit, "gain over it", "attainment", "TTFT p99 ms", "note"), rows)
+    held = f"largest {unit}" if name == "max-rate" else unit
+    columns = (
+        "",
+        "configuration",
+        held,
+        "gain over it",
+        "tried at req/s",
+        "attainment there",
+        "TTFT p99 ms there",
+    )
+    caption = (
+        "The largest rate is held to traffic that lasts; a trial is short, and may carry more."
+        if name == "max-rate"
+        else ""
+    )
+    return Table((*columns, "note"), rows, caption)
 
 
-def _note(baseline: Mapping[str, Any]) -> str:
+def _note(baseline: Mapping[str, Any], tried: str) -> str:
     reason = baseline.get("reason") or ""
-    return f"predicted, not measured: {reason}" if baseline.get("objective_source") == "predicted" else reason
+    return f"predicted, not {tried}: {reason}" if baseline.get("objective_source") == "predicted" else reason
 
 
 def _gain_words(gain: float | None, other: float | None) -> str | None:

@@ -78,6 +78,11 @@ def number(value: Any) -> str:
     return str(value)
 
 
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """`1 trial`, `2 trials`; `nouns` where an s does not make it."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+
+
 _FIGURE = re.compile(r"[+-]?\d[\d.]*( ?%)?")
 
 

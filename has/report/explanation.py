@@ -9,6 +9,7 @@ from has.core.deployment import Deployment
 from has.report.answer import answer_lines, baseline_table
 from has.report.document import Bars, Document, Part, Section, Table, number
 from has.report.figures import one_line
+from has.report.provenance import source_words
 
 NAMES = {
     "encode": "encode",
@@ -23,6 +24,8 @@ NAMES = {
 def describe_explanation(deployment: Deployment, told: Mapping[str, Any]) -> Document:
     """`told` is what `has.search.explain.explain` returned for `deployment`."""
     lead = answer_lines(deployment) if deployment.evidence else []
+    estimated = source_words(told.get("prediction_source"), told.get("profile_error"))
+    lead += [estimated] if estimated and estimated not in lead else []
     lead += [
         _binding_words(told),
         f"Simulated at {number(told['rate'])} requests/s: {one_line(told['figures'])}.",

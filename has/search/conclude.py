@@ -166,7 +166,7 @@ def _baseline(loop: Loop, deployment: Deployment, trial: Trial, measured: float 
     source: Literal["measured", "predicted"] = "predicted" if measured is None else "measured"
     value = loop.predicted_value(deployment) if measured is None else measured
     held = None if value is None else sustained(loop, deployment, value)
-    return Baseline(deployment, trial.figures, held, trial.reason, source)
+    return Baseline(deployment, trial.figures, held, trial.reason, source, trial.rate)
 
 
 def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment: Deployment) -> Trial:

@@ -174,6 +174,7 @@ def _confirmation(trial: Trial) -> dict[str, Any]:
         "seed": trial.seed,
         "attainment": figures.get("attainment"),
         "goodput_rps": figures.get("goodput_rps"),
+        "requests": figures.get("requests"),
         **({"reason": trial.reason} if trial.reason else {}),
     }
 
@@ -184,6 +185,7 @@ def _baseline(baseline: Baseline) -> dict[str, Any]:
         "deployment": None if baseline.deployment is None else baseline.deployment.label,
         "objective": baseline.objective,
         "objective_source": baseline.objective_source,
+        "rate": baseline.rate,
         "attainment": figures.get("attainment"),
         "goodput_rps": figures.get("goodput_rps"),
         "ttft_p99_ms": (figures.get("ttft_ms") or {}).get("p99"),

@@ -48,6 +48,7 @@ def explain(
     figures       simulated at the rate in force
     sensitivity   one row a step: its figures, and goodput against the deployment's own, in percent
     runners_up, baselines, prediction_error_percent   from the evidence; empty without one
+    prediction_source, profile_error   the profile's source and the relative error it states
 
     Raises InputError where the profile does not reach.
     """
@@ -82,6 +83,7 @@ def explain(
         "baselines": evidence.get("baselines", {}),
         "prediction_error_percent": evidence.get("run_prediction_error_percent", {}),
         "prediction_source": profile.metadata.source,
+        "profile_error": profile.metadata.stated_error,
     }
 
 

@@ -20,6 +20,8 @@ class Baseline:
     objective_source  "measured", or "predicted": the calibrated simulator's, where its trial failed or
                       ended early
     reason            why there is no objective, or none measured
+    rate              requests per second at which `figures` were seen; a largest rate that is held to
+                      longer traffic lies below it
     """
 
     deployment: Deployment | None
@@ -27,6 +29,7 @@ class Baseline:
     objective: float | None
     reason: str | None = None
     objective_source: Literal["measured", "predicted"] = "measured"
+    rate: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -36,6 +39,7 @@ class Baseline:
             "figures": self.figures,
             "objective": self.objective,
             "objective_source": self.objective_source,
+            "rate": self.rate,
             **({"reason": self.reason} if self.reason else {}),
         }
 

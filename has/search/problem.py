@@ -25,8 +25,6 @@ from has.search.space import Candidate
 
 WARM_UP = 0.1
 """Share of the arrival span that figures of a search leave out."""
-STATED_ERROR = {"measured": 0.10, "silicon": 0.25, "roofline": 0.25}
-"""Relative error of a profile's latencies by its source, where the profile states none."""
 WAITING_SHARE = 0.5
 """Share of what TTFT leaves after the services that a batch may spend waiting: all of it ruins attainment."""
 
@@ -69,8 +67,7 @@ class Problem:
     @property
     def error(self) -> float:
         """e: how wrong the profile's latencies may be."""
-        stated = self.profile.metadata.error
-        return STATED_ERROR[self.profile.metadata.source] if stated is None else stated
+        return self.profile.metadata.stated_error
 
     @cached_property
     def sm_rows(self) -> tuple[SmRow, ...] | str | None:

@@ -1,0 +1,85 @@
+"""What a figure rests on: measured or simulated, estimated or not, and on how many requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from has.core.deployment import Deployment
+from has.report.document import number
+
+SIMULATED = ("SimulatedExecutor", "ModelExecutor")
+"""Executors that run trials in the simulator."""
+Z95 = 1.96
+WIDE = 0.03
+"""Half a confidence interval of attainment from which on it is said: fewer than some 400 requests."""
+
+
+def tried_words(evidence: Mapping[str, Any]) -> str:
+    """What trials of this search did with a deployment: "measured" it, or "simulated" it."""
+    return "simulated" if evidence.get("executor") in SIMULATED else "measured"
+
+
+def source_words(source: str | None, error: float | None) -> str:
+    """The warning that goes with figures of an estimated profile; empty for a measured one."""
+    if source in (None, "measured"):
+        return ""
+    doubt = "" if error is None else f", stated error {error:.0%}"
+    return f"ESTIMATE{doubt}: the profile is computed ({source}), nothing of it was measured."
+
+
+def half_width(attained: float, requests: int) -> float:
+    """Half of the 95 % interval of a share seen on `requests` (Wilson's; requests taken as independent,
+    which queued ones are not: it is rather wider)."""
+    z = Z95
+    inside = attained * (1 - attained) / requests + z * z / (4 * requests * requests)
+    return z / (1 + z * z / requests) * math.sqrt(inside)
+
+
+def few_requests_words(what: str, attained: float | None, requests: int | None) -> str:
+    """How sure an attainment is that was seen on few requests; empty where they are enough."""
+    if attained is None or not requests or half_width(attained, requests) <= WIDE:
+        return ""
+    points = 100 * half_width(attained, requests)
+    return f"few requests: {what} of {attained:.1%} was seen on {requests}, so it is known to ±{points:.0f} points"
+
+
+def confirmation_words(best: Deployment) -> list[str]:
+    """What the runs of the chosen deployment under other arrivals and loads showed, misses first of all."""
+    evidence = best.evidence or {}
+    target = best.slo.attainment
+    rate = best.rate or 0.0
+    runs = [c for c in evidence.get("confirmations") or () if c.get("deployment") == best.label]
+    seen = [c for c in runs if c.get("attainment") is not None and c.get("rate") and rate > 0]
+    if not seen:
+        return []
+    told = ", ".join(
+        f"{c['attainment']:.1%} at {c['rate'] / rate:.0%} of the rate ({number(c['rate'])}/s)"
+        + ("" if c["attainment"] >= target else f": BELOW the target of {target:.0%}")
+        for c in sorted(seen, key=lambda c: float(c["rate"]))
+    )
+    lines = [f"SLO met under other arrivals: {told}"]
+    if any(c["attainment"] < target and c["rate"] <= 1.001 * rate for c in seen):
+        lines.append("it missed the target at no more than the rate it was chosen for: plan for less")
+    least = min(seen, key=lambda c: c.get("requests") or math.inf)
+    lines += _some(
+        [
+            few_requests_words(
+                "the least of these runs, an SLO met", least["attainment"], least.get("requests")
+            )
+        ]
+    )
+    return lines
+
+
+def trial_words(best: Deployment) -> list[str]:
+    """How sure the trial of the chosen deployment is."""
+    measured = (best.evidence or {}).get("measured") or {}
+    return _some(
+        [few_requests_words("the trial's attainment", measured.get("attainment"), measured.get("requests"))]
+    )
+
+
+def _some(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if line]
