@@ -150,14 +150,14 @@ class Estimator:
         other: Load,
         shares: Sequence[float],
     ) -> list[ProfilePoint]:
-        """Rows beside `other`; none where bandwidth suffices for both everywhere, as those alone then hold."""
+        """Rows beside `other` on the rest of the SMs, at 100 % without a partition; none where neither
+        makes a difference anywhere, as those alone then hold."""
         rows, differ = [], False
         for (batch, tokens), load in loads.items():
             for share in shares:
-                if share < 100:
-                    seconds = load.seconds_beside(self.gpu, share, other)
-                    differ |= seconds > 1.001 * load.seconds(self.gpu, share)
-                    rows.append(_row(stage, batch, tokens, seconds, share, beside))
+                seconds = load.seconds_beside(self.gpu, share, other)
+                differ |= seconds > 1.001 * load.seconds(self.gpu, share)
+                rows.append(_row(stage, batch, tokens, seconds, share, beside))
         return rows if differ else []
 
 

@@ -1,7 +1,7 @@
 """SM partition: how encode and local prefill share a GPU while an encode batch runs.
 
     symbol       meaning
-    T(b, x)      encode latency of b requests at x percent of the SMs, beside a prefill where that was measured
+    T(b, x)      encode latency of b requests at x percent of the SMs, beside a prefill on the rest where that was measured
     ε            how much slower encode may get for prefill's sake
     x(b)         least share such that T(b, x') <= (1+ε)·T(b, 100, alone) for it and every larger one offered
     x*(b)        largest x(b') over b' <= b: more requests never get fewer SMs
@@ -97,7 +97,9 @@ class SmPartitioner:
         """x*(b) for every b <= `batch_bound`; `streams` if the profile offers encode one share only.
 
         `profile` has the `rows` of a Profile. Encode rows beside a prefill are used where there are
-        any, else those alone; the yardstick is always alone at the largest share. `tokens` are media
+        any, else those alone; the yardstick is always alone at the largest share. At 100 % nothing is
+        left for a prefill: rows beside one there were measured without a partition (streams) and say
+        nothing of it. `tokens` are media
         tokens of one request; default the median of the profile's token axis (for an even count the
         lower middle), a point that was measured. Batches between profiled ones are interpolated,
         beyond them extrapolated by the last segment. Raises InputError if there are no encode rows.
@@ -115,7 +117,7 @@ class SmPartitioner:
             )
         rows = [row for row in measured if row.stage == Stage.ENCODE]
         alone = _Surface(row for row in rows if row.beside == Beside.NONE)
-        beside = _Surface(row for row in rows if row.beside == Beside.PREFILL)
+        beside = _Surface(row for row in rows if row.beside == Beside.PREFILL and row.sm_percent < WHOLE)
         if not alone.shares:
             raise InputError(
                 "no encode rows", where="profile", field="rows", allowed="stage encode, beside none"

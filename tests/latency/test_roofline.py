@@ -266,3 +266,11 @@ def test_stages_slow_each_other_only_past_the_bandwidth():
     assert light.seconds_beside(gpu, 50, light) == light.seconds(gpu, 50)
     slowed = heavy.seconds_beside(gpu, 50, heavy) / heavy.seconds(gpu, 50)
     assert 1.2 < slowed < 1.6
+
+
+def test_without_a_partition_arithmetic_that_asks_for_more_than_all_sms_is_stretched():
+    """Full beside full: each gets half, so its arithmetic lasts twice; what fills little has room beside little."""
+    gpu = Gpu.from_facts("h100")
+    full, small = load(compute=0.1, rows=100_000), load(compute=0.1, rows=30)
+    assert full.seconds_beside(gpu, 100, full) == pytest.approx(0.001 + 0.2, rel=0.02)
+    assert small.seconds_beside(gpu, 100, small) == small.seconds(gpu, 100)

@@ -129,6 +129,16 @@ def test_rows_beside_a_prefill_decide_where_there_are_any():
     assert SmPartitioner.from_profile(profile(alone | slower), batch_bound=4).encode_share(1) == 100
 
 
+def test_rows_of_streams_say_nothing_of_a_partition():
+    """At 100 % beside a prefill both hold all SMs: however slow encode is there, the shares below decide."""
+    alone, beside = saturating(), saturating("prefill", shares=(20, 40, 60, 80))
+    streams = {("prefill", 100, b, 100): 9.0 for b in (1, 2, 4)}
+    table = SmPartitioner.from_profile(profile(alone | beside | streams), batch_bound=4)
+    assert table.sm_table == SmPartitioner.from_profile(profile(alone | beside), batch_bound=4).sm_table
+    only_streams = {key: t for key, t in (alone | streams).items() if key[1] == 100}
+    assert SmPartitioner.from_profile(profile(only_streams)).streams
+
+
 def test_one_share_means_streams():
     one = {("none", 100, b, 100): 0.1 * b for b in (1, 2)}
     assert SmPartitioner.from_profile(profile(one)).streams
