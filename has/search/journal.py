@@ -3,12 +3,18 @@
 A finished trial is one line, fsynced before the search goes on. A search that resumes runs its loop
 from the start and takes from the journal what the journal has: proposals depend on the seed and on
 what was measured, so it makes the same ones, and goes on where it was cut.
+
+One search at a time works in a folder: it holds a lock on it, which the kernel lets go of with the
+process, however that ends.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +126,7 @@ class RunFolder:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self._lock: int | None = None
 
     def file(self, name: str) -> Path | None:
         return None if self.path is None else self.path / name
@@ -135,11 +142,17 @@ class RunFolder:
     ) -> None:
         """Make the folder, or on `resume` hold its manifest against this one's inputs.
 
-        InputError if a new run would overwrite an old one, or a resumed one asks something else.
+        InputError if a new run would overwrite an old one, a resumed one asks something else, or
+        another search is at work in the folder.
         """
         if self.path is None:
             return
         existing = self.path / MANIFEST
+        if resume and not existing.exists():
+            raise InputError("no run is there", where="argument", field="resume", value=str(self.path))
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._take("resume" if resume else "run")
+        clear_temporaries(self.path)
         if existing.exists():
             if not resume:
                 raise InputError(
@@ -150,16 +163,38 @@ class RunFolder:
                     mend=f"choose another folder, or go on with it: --resume {self.path}",
                 )
             _same_question(read_manifest(self.path), manifest, str(existing))
-            clear_temporaries(self.path)
+            # Optuna's own lock on its log would outlive a kill; nobody else can hold it now.
+            for stale in self.path.glob("optuna.log.lock*"):
+                stale.unlink(missing_ok=True)
             return
-        if resume:
-            raise InputError("no run is there", where="argument", field="resume", value=str(self.path))
-        self.path.mkdir(parents=True, exist_ok=True)
         save_profile(profile, self.path / "profile.parquet")
         save_workload(workload, self.path / "workload.yaml")
         save_space(space, self.path / "space.yaml")
         # Last, so that a folder with a manifest has everything a resumed run reads.
         write_atomic(existing, json.dumps(manifest, indent=1, default=str) + "\n")
+
+    def close(self) -> None:
+        """Let others in. May be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take(self, field: str) -> None:
+        """Lock the folder itself, so that no file is left behind and a killed search leaves no lock."""
+        self._lock = os.open(self.path or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return  # a file system without locks: nothing can be promised there
+            self.close()
+            raise InputError(
+                "another search is at work in this folder",
+                where="argument",
+                field=field,
+                value=str(self.path),
+                mend="wait until it has ended, or end it: all its finished trials are kept",
+            ) from None
 
     def write(self, name: str, text: str) -> None:
         if self.path is not None:

@@ -94,13 +94,14 @@ def search(
     }
     where = resume if resume is not None else run_dir
     folder = RunFolder(None if where is None else Path(where))
-    folder.open(
-        manifest(question, digests, profile, command), profile, workload, space, resume=resume is not None
-    )
     try:
+        folder.open(
+            manifest(question, digests, profile, command), profile, workload, space, resume=resume is not None
+        )
         asked = Asked(question, digests, space, own, chosen, runner, folder, listener)
         return _search(profile, workload, asked)
     finally:
+        folder.close()
         if executor is None:
             runner.close()
 
