@@ -6,12 +6,34 @@ around it computes and paces.
     reservation   prompt + media + output tokens of KV, from admission until the sequence ends
     admission     FCFS at step boundaries, at most `max_seqs`, while the KV fits; the head blocks
     context       prompt + media + tokens produced so far: 1 at a sequence's first decode step
+    passes        a batch of prompts of uneven length is computed in several forward passes
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+
+PASS_TOKENS = 32
+"""What one more forward pass costs, in tokens of padding: some 8 ms, where a token costs a quarter of one."""
+
+
+def passes(lengths: list[int]) -> list[list[int]]:
+    """The places of `lengths`, grouped into forward passes, longest first.
+
+    A pass pads its prompts to the longest of them. A batch of 32 prompts of 75 to 190 tokens so took 1.9
+    times what as many of their mean length take, which is what profile and pacing know. The next
+    shorter prompt joins while the padding of its pass stays cheaper than one more pass.
+    """
+    groups: list[list[int]] = []
+    padding = longest = 0
+    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        padding += longest - lengths[place]
+        if not groups or padding > PASS_TOKENS:
+            groups.append([])
+            padding, longest = 0, lengths[place]
+        groups[-1].append(place)
+    return groups
 
 
 @dataclass(slots=True, eq=False)

@@ -258,7 +258,7 @@ class MixedRole(_Stepping):
             for c in chunks
         ]
         tokens = {}
-        for chunk, result in zip(chunks, self.bench.model.prefill_chunk(inputs), strict=True):
+        for chunk, result in zip(chunks, self.bench.prefill(inputs), strict=True):
             request = chunk.sequence.request
             if chunk.last:
                 tokens[request] = self._sampling[request].choose(result.logits.numpy(force=True), 0)

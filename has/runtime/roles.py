@@ -28,7 +28,8 @@ from has.device.cpu import VirtualGpu
 from has.device.host import precise_sleep
 from has.models.media import Grid, MediaInput
 from has.models.sampling import Sampling
-from has.models.stage_model import Prefilled, PromptInput, StageModel
+from has.models.stage_model import ChunkInput, Prefilled, PromptInput, StageModel
+from has.runtime.batching import passes
 from has.runtime.channel import Channel, Region
 from has.runtime.link import Message, WorkerLink
 from has.runtime.priority import go_first, go_last
@@ -80,6 +81,14 @@ class Bench:
     def embeddings(self, region: Region, counts: list[int]) -> list[Tensor]:
         whole = self.tensor(region, (sum(counts), self.model.width))
         return list(torch.split(whole, counts))
+
+    def prefill(self, chunks: list[ChunkInput]) -> list[Prefilled]:
+        """Prefill prompts, or parts of them; results in their order."""
+        results: dict[int, Prefilled] = {}
+        for places in passes([chunk.stop - chunk.start for chunk in chunks]):
+            found = self.model.prefill_chunk([chunks[place] for place in places])
+            results.update(zip(places, found, strict=True))
+        return [results[place] for place in range(len(chunks))]
 
     def kv(self, region: Region, tokens: int) -> Tensor:
         layers, two, heads, size = self.model.kv_shape
@@ -172,10 +181,11 @@ class PrefillRole:
                 PromptInput(r["ids"], self.embeddings_of(r), [Grid(*grid) for grid in r["grids"]])
                 for r in requests
             ]
-            chosen = []
-            for request, result in zip(requests, bench.model.prefill(prompts), strict=True):
-                chosen.append((self._first_token(request, result), result.next_position))
-            return chosen
+            results = bench.prefill([ChunkInput(prompt, 0, len(prompt.ids)) for prompt in prompts])
+            return [
+                (self._first_token(request, result), result.next_position)
+                for request, result in zip(requests, results, strict=True)
+            ]
 
         tokens = sum(len(r["ids"]) for r in requests) / max(1, len(requests))
         work = Work("prefill", len(requests), tokens, 100.0, message["start"])

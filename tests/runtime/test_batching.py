@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from has.runtime.batching import DecodeBatch, MixedBatch, Sequence
+from has.runtime.batching import PASS_TOKENS, DecodeBatch, MixedBatch, Sequence, passes
 
 
 def test_the_head_blocks_until_its_kv_fits() -> None:
@@ -80,3 +80,18 @@ def test_every_mixed_sequence_gets_all_its_tokens(sizes, max_seqs: int, budget: 
         batch.stepped(step)
     assert prefilled == [tokens for tokens, _ in sizes]
     assert produced == [output for _, output in sizes]
+
+
+@given(st.lists(st.integers(1, 400), max_size=40))
+def test_passes_hold_every_prompt_once_and_little_padding(lengths: list[int]) -> None:
+    groups = passes(lengths)
+    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+    for group in groups:
+        spans = [lengths[place] for place in group]
+        assert max(spans) * len(spans) - sum(spans) <= PASS_TOKENS
+
+
+def test_prompts_of_one_length_are_one_pass() -> None:
+    assert passes([96] * 8) == [list(range(8))]
+    assert passes([]) == []
+    assert passes([80, 150, 80]) == [[1], [0, 2]]
