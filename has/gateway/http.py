@@ -5,14 +5,19 @@
     GET  /health                200 while the process answers
     GET  /ready                 200 only when a chat sent now would be served
     GET  /metrics               Prometheus
+    GET  /, /status             the status page, and what it shows as JSON
 
 Every error has the body `{"error": {message, type, param, code}}`. With an API key set, everything
-but `/health` and `/ready` answers 401 without it, unknown paths included.
+but `/health` and `/ready` answers 401 without it, unknown paths included. A browser gives it as the
+password it is asked for, which opens the status page and nothing else: browsers send passwords along
+with requests that other sites make them send.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hmac
 import logging
 import math
@@ -29,6 +34,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from has.core.deployment import Deployment
 from has.errors import HasError, InputError
 from has.gateway.answer import Answer, StreamedAnswer, WholeAnswer
 from has.gateway.errors import BadRequest, Interrupted, NotFound, Refused, TooLarge, Unavailable
@@ -37,8 +43,10 @@ from has.gateway.limits import Limits
 from has.gateway.media_urls import MediaUrls, Resolver, decode_base64, resolve_host
 from has.gateway.metrics import CONTENT_TYPE, Metrics
 from has.gateway.openai_schema import AudioPart, ChatRequest, TextPart, error_body, parse_chat, part_url
+from has.gateway.status import PAGE_HEADERS, page, status
 
 OPEN_PATHS = ("/health", "/ready")
+PAGE_PATHS = ("/", "/status")
 CLIENT_LEFT = 499
 """Status of the answer to a client that left while it sent its body; nobody reads it."""
 
@@ -51,19 +59,21 @@ def create_app(
     allowed_media_domains: Sequence[str] = (),
     limits: Limits | None = None,
     metrics: Metrics | None = None,
+    deployment: Deployment | None = None,
     resolver: Resolver = resolve_host,
     media_transport: httpx.AsyncBaseTransport | None = None,
 ) -> FastAPI:
     """The application. `served_model_names` replace the service's own name; the first is the one shown.
 
-    `metrics` is where the service reports too, if it does; `resolver` and `media_transport` are how
+    `metrics` is where the service reports too, if it does; `deployment` gives the status page its name and
+    SLO; `resolver` and `media_transport` are how
     remote media are looked up and fetched.
     """
     bounds = limits or Limits()
     names = tuple(served_model_names) or (service.model,)
     seen = metrics or Metrics(names[0], service.state)
     media = MediaUrls(bounds, allowed_media_domains, resolver=resolver, transport=media_transport)
-    started = int(time.time())
+    started, started_s = int(time.time()), time.monotonic()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -99,6 +109,23 @@ def create_app(
     @app.get("/metrics")
     async def scrape() -> Response:
         return Response(seen.render(), headers={"content-type": CONTENT_TYPE})
+
+    @app.get("/")
+    async def status_page() -> Response:
+        return Response(page(), headers=PAGE_HEADERS)
+
+    @app.get("/status")
+    async def status_now() -> Response:
+        shown = status(
+            service.state(),
+            seen.recent,
+            deployment,
+            model=service.model,
+            names=names,
+            started_s=started_s,
+            now_s=time.monotonic(),
+        )
+        return JSONResponse(shown, headers={"cache-control": "no-store"})
 
     def model_card(name: str) -> dict[str, Any]:
         return {
@@ -231,15 +258,26 @@ class _ApiKey:
         if scope["type"] != "http" or self._key is None or scope["path"] in OPEN_PATHS or self._holds(scope):
             await self._app(scope, receive, send)
             return
+        scheme = 'Basic realm="HAS: the API key as password"' if _is_page(scope) else "Bearer"
         body = error_body(
             401, "a valid API key is needed: Authorization: Bearer <key>", code="invalid_api_key"
         )
-        await JSONResponse(body, 401, headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
+        await JSONResponse(body, 401, headers={"WWW-Authenticate": scheme})(scope, receive, send)
 
     def _holds(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, token = given.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._key or b"")
+        token = token.strip()
+        if scheme.lower() == b"basic" and _is_page(scope):
+            with suppress(binascii.Error):
+                token = base64.b64decode(token, validate=True).partition(b":")[2]
+        elif scheme.lower() != b"bearer":
+            return False
+        return hmac.compare_digest(token, self._key or b"")
+
+
+def _is_page(scope: Scope) -> bool:
+    return scope["path"] in PAGE_PATHS and scope["method"] in ("GET", "HEAD")
 
 
 async def _body(request: Request, most: int) -> bytes:

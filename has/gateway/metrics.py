@@ -6,6 +6,7 @@ stages, routes); gauges are read from the service when somebody scrapes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
@@ -19,9 +20,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from has.gateway.observer import Observer, ServiceState
+from has.gateway.recent import Recent
 
-# A second series for every one, of which nobody makes use. (prometheus_client leaves it unannotated.)
-disable_created_metrics()  # type: ignore[no-untyped-call]
+# A second series for every one, of which nobody makes use.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it unannotated
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -57,10 +59,14 @@ _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
 class Metrics(Observer):
-    """All metrics of one server. `state` is asked at each scrape; its gauges are absent without it."""
+    """All metrics of one server. `state` is asked at each scrape; its gauges are absent without it.
+
+    `recent` keeps the last minute of the same, for the status page.
+    """
 
     def __init__(self, model_name: str, state: Callable[[], ServiceState] | None = None) -> None:
         self.registry = CollectorRegistry()
+        self.recent = Recent()
         self._model = model_name
         self._state = state
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt and media tokens prefilled")
@@ -113,20 +119,26 @@ class Metrics(Observer):
         self._generation.labels(self._model).observe(tokens)
         self.generation_tokens.labels(self._model).inc(tokens)
         self._e2e.labels(self._model).observe(e2e_s)
-        if tokens > 1:
-            self._tpot.labels(self._model).observe((e2e_s - ttft_s) / (tokens - 1))
+        tpot_s = (e2e_s - ttft_s) / (tokens - 1) if tokens > 1 else None
+        if tpot_s is not None:
+            self._tpot.labels(self._model).observe(tpot_s)
+        self.recent.answered(time.monotonic(), ttft_s, tpot_s)
 
     def failed(self, reason: str, tokens: int = 0) -> None:
         """`reason`: error, abort (the client left), bad_request, unavailable."""
         self._failures.labels(self._model, reason).inc()
         self.generation_tokens.labels(self._model).inc(tokens)
+        if reason not in ("abort", "bad_request"):  # the client's own doing is no miss of ours
+            self.recent.missed(time.monotonic(), reason)
 
     def refused(self, reason: str) -> None:
         self._refused.labels(self._model, reason).inc()
+        self.recent.missed(time.monotonic(), f"refused: {reason}")
 
     def encode_launched(self, size: int, reason: str) -> None:
         self._encode_batch.labels(self._model).observe(size)
         self._launches.labels(self._model, reason).inc()
+        self.recent.launched(time.monotonic(), size, reason)
 
     def stage_done(self, stage: str, wait_s: float, service_s: float) -> None:
         self._wait.labels(self._model, stage).observe(wait_s)
@@ -148,6 +160,12 @@ class Metrics(Observer):
             used = (state.kv_tokens_used or 0) / state.kv_tokens_total
             yield self._gauge("kv_cache_usage_perc", "Share of KV tokens reserved, 1 is all", used)
         yield self._gauges("queue_length", "Requests that wait for a stage", "stage", state.queues)
+        yield self._gauges(
+            "workers_alive",
+            "Workers that are not being replaced",
+            "pool",
+            {pool.name: float(sum(worker.alive for worker in pool.workers)) for pool in state.pools},
+        )
         workers = {str(i): worker for i, worker in enumerate(state.encode_workers)}
         for name, meaning, values in (
             ("encode_waiting", "Requests in the micro-batcher", {i: float(w.waiting) for i, w in workers.items()}),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class EncodeWorkerState:
-    """One encode worker now: queue and rates of its batcher, SM split, its router's count."""
+    """One encode worker now: queue and rates of its batcher, SM split, its router's count, what it works on."""
 
     waiting: int
     gap_s: float | None
@@ -18,11 +18,31 @@ class EncodeWorkerState:
     remote: int
     routed: int
     offload_deviation: float
+    encoding: int = 0
+    prefilling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One worker now: how many requests it holds, and the KV tokens they reserve where it holds KV."""
+
+    alive: bool
+    requests: int
+    kv_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool as a deployment names it, or the preprocessing servers."""
+
+    name: str
+    workers: Sequence[WorkerState]
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """A service now. `queues` maps a stage to the requests that wait for it."""
+    """A service now. `running` requests have their first token, `waiting` ones do not; `queues` maps a stage
+    to the requests that wait for it; `not_ready` says why a chat would not be served, if so."""
 
     running: int = 0
     waiting: int = 0
@@ -30,6 +50,8 @@ class ServiceState:
     encode_workers: Sequence[EncodeWorkerState] = ()
     kv_tokens_used: int | None = None
     kv_tokens_total: int | None = None
+    pools: Sequence[PoolState] = ()
+    not_ready: str | None = None
 
 
 class Observer:

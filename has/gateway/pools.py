@@ -167,6 +167,11 @@ class EncodeWorker:
     def load(self) -> int:
         return len(self.batcher) + len(self.encoder.running)
 
+    @property
+    def share_percent(self) -> float:
+        """SMs that encode holds now."""
+        return self._share if self.encoder.running else 0.0
+
     def _advance(self, now_s: float) -> float:
         # Messages of a real system may overtake each other by a little; a batcher's clock may not turn back.
         self._clock_s = max(self._clock_s, now_s)

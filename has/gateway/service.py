@@ -13,13 +13,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
 from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
-from has.gateway.job import FinishReason, Job, MediaRef, TokenEvent
-from has.gateway.observer import EncodeWorkerState, Observer, ServiceState
+from has.gateway.job import FinishReason, Job, TokenEvent
+from has.gateway.observer import Observer, ServiceState
 from has.gateway.pools import Lane, Ticket
 from has.gateway.port import (
     Back,
@@ -37,68 +37,17 @@ from has.gateway.port import (
     Stepped,
     WorkerPort,
 )
+from has.gateway.prompt import renderer
 from has.gateway.scheduler import Scheduler
-from has.models.names import PLACEHOLDER
-from has.models.text import Tokenizer, chat_prompt
+from has.gateway.snapshot import snapshot
+from has.gateway.stream import TokenStream
+from has.models.text import Tokenizer
 
 log = logging.getLogger("has.gateway")
 MOST_RETRIES = 3
 """Times a job is started over when workers die under it, before it is given up."""
 PACE_WINDOW_S = 10.0
 Tap = Callable[[Command | Event, float], None]
-
-
-class TokenStream:
-    """The tokens of one job (`has.gateway.job.Tokens`)."""
-
-    def __init__(self, request: int, prompt_tokens: int, close: Callable[[int], None]) -> None:
-        self.request = request
-        self.prompt_tokens = prompt_tokens
-        self.sent = 0
-        self.retries = 0
-        self._close = close
-        self._events: deque[TokenEvent] = deque()
-        self._error: Exception | None = None
-        self._over = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def __aiter__(self) -> TokenStream:
-        return self
-
-    async def __anext__(self) -> TokenEvent:
-        while not self._events:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            if self._over:
-                raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._events.popleft()
-
-    async def aclose(self) -> None:
-        if not self._over:
-            self._over = True
-            self._close(self.request)
-        self._events.clear()
-        self._wake()
-
-    def put(self, event: TokenEvent) -> None:
-        self.sent = event.index
-        self._over = self._over or event.finish_reason is not None
-        self._events.append(event)
-        self._wake()
-
-    def fail(self, error: Exception) -> None:
-        if not self._over:
-            self._over = True
-            self._error = error
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-        self._waiter = None
 
 
 @dataclass(slots=True)
@@ -148,7 +97,6 @@ class Service:
         self._idle.set()
         self._first_tokens: deque[float] = deque()
         self._released: deque[tuple[float, int]] = deque()
-        self._encode_shares: dict[int, float] = {}
         port.listen(self._handle)
 
     # -- for the HTTP side -------------------------------------------------------------------------
@@ -181,7 +129,7 @@ class Service:
             raise Unavailable(why, retry_after_s=1.0)
         request, now_s = self._next, self._clock()
         arrival_s = now_s if job.arrival_s is None else job.arrival_s
-        render = self._renderer(job)
+        render = renderer(job, self._tokenizer)
         prompt_tokens = len(render([1] * len(job.media))) - len(job.media)
         if prompt_tokens + len(job.media) < 1:
             raise BadRequest("the prompt is empty", "messages")
@@ -239,28 +187,6 @@ class Service:
             )
         return Refused(refusal.retry_after_s, refusal.reason)
 
-    def _renderer(self, job: Job) -> Callable[[Sequence[int]], list[int]]:
-        if job.messages:
-            messages = [
-                {
-                    "role": message.role,
-                    "content": [
-                        {"type": job.media[part.index].kind}
-                        if isinstance(part, MediaRef)
-                        else {"type": "text", "text": part}
-                        for part in message.content
-                    ],
-                }
-                for message in job.messages
-            ]
-            return lambda counts: chat_prompt(messages, counts, self._tokenizer)[0]
-        ids = [part for part in job.prompt if isinstance(part, int)]
-        kinds = [medium.kind for medium in job.media]
-        return lambda counts: [
-            *(id_ for kind, n in zip(kinds, counts, strict=True) for id_ in [int(PLACEHOLDER[kind])] * n),
-            *ids,
-        ]
-
     # -- events ------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
@@ -273,7 +199,6 @@ class Service:
             case Encoded():
                 self._stage_done("encode", self.scheduler.encoders[event.worker].encoder, event)
                 self.scheduler.encoded(event.worker, event.end_s, _delays(event.transfers))
-                self._encode_shares.pop(event.worker, None)
             case Prefilled():
                 for request, token in event.tokens:
                     if token >= 0 and self._token(request, token, event.end_s):
@@ -423,7 +348,6 @@ class Service:
             if self._tap is not None:
                 self._tap(command, now_s)
             if isinstance(command, Encode):
-                self._encode_shares[command.worker] = command.share_percent
                 self.observer.encode_launched(len(command.requests), command.reason)
                 for request, local in zip(command.requests, command.local, strict=True):
                     self.observer.routed(not local, self.scheduler.tickets[request].tokens)
@@ -459,41 +383,7 @@ class Service:
 
     def state(self) -> ServiceState:
         """The service now, for metrics and the status page."""
-        scheduler = self.scheduler
-        decode = scheduler.decode
-        workers = range(len(decode.held))
-        queues = {
-            "preprocess": len(scheduler.preprocess.queue),
-            "encode": sum(len(encoder.batcher) for encoder in scheduler.encoders),
-            "prefill_local": sum(len(encoder.local_queue) for encoder in scheduler.encoders),
-            "prefill_remote": len(scheduler.remote.queue),
-        }
-        encode_workers = []
-        for encoder in scheduler.encoders:
-            share = self._encode_shares.get(encoder.index, 0.0)
-            router = encoder.router
-            encode_workers.append(
-                EncodeWorkerState(
-                    waiting=len(encoder.batcher),
-                    gap_s=encoder.batcher.gap_s,
-                    rate_rps=encoder.batcher.rate,
-                    encode_sm=share,
-                    prefill_sm=100.0 if scheduler.streams else 100.0 - share,
-                    remote=router.remote if router else 0,
-                    routed=router.total if router else 0,
-                    offload_deviation=float(router.deviation) if router else 0.0,
-                )
-            )
-        total = None if decode.kv_tokens is None else decode.kv_tokens * len(workers)
-        waiting = sum(queues.values())
-        return ServiceState(
-            running=len(self._running) - waiting,
-            waiting=waiting,
-            queues=queues,
-            encode_workers=encode_workers,
-            kv_tokens_used=sum(decode.reserved(worker) for worker in workers),
-            kv_tokens_total=total,
-        )
+        return snapshot(self.scheduler, len(self._running), self.not_ready())
 
 
 def _delays(transfers: tuple[tuple[int, float], ...]) -> Callable[[Ticket], float]:

@@ -149,13 +149,16 @@ async def _serve(
         served_model_names=served_model_names,
         allowed_media_domains=allowed_media_domains,
         metrics=metrics,
+        deployment=deployment,
     )
     server = http_server(app, drain_s=drain_s)
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn stops on these and raises them again when it has: by then there is nothing left to do.
         signal.signal(number, lambda *_: None)
     url = "http://{}:{}".format(*sock.getsockname()[:2])
-    say(f"{deployment.label} serves {name} on {url} (at most {max_queue} requests wait; then 429)")
+    say(
+        f"{deployment.label} serves {name} on {url} (at most {max_queue} requests wait; then 429); status page: {url}/"
+    )
     announced = asyncio.create_task(_announce(server, lambda: on_ready(url)))
     drained = asyncio.create_task(_drain_with(server, service, drain_s, say))
     try:
