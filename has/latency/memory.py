@@ -9,12 +9,14 @@
 | TP | GPUs of one worker | deployment, `tensor_parallel` |
 
 A worker's KV room is floor((u·M·TP - W_L)/k) tokens; a monolithic worker also holds W_E. The share
-1 - u is what activations, graphs and the allocator's waste live in, as in vLLM.
+1 - u is what activations, graphs and the allocator's waste live in, as in vLLM. Where pools have
+different GPUs, M, W and k are those of the pool.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -100,31 +102,46 @@ class MemoryVerdict:
 
 
 def memory_verdict(
-    deployment: Deployment, metadata: ProfileMetadata, *, request_tokens: int = 1
+    deployment: Deployment,
+    metadata: ProfileMetadata | Mapping[str, ProfileMetadata],
+    *,
+    request_tokens: int = 1,
 ) -> MemoryVerdict:
     """Per GPU of each pool: weights, and KV for at least one request of `request_tokens` tokens
-    (prompt + media + output; the largest that must be served) where a pool keeps KV."""
+    (prompt + media + output; the largest that must be served) where a pool keeps KV.
+
+    `metadata` of the profile, or by pool where pools have different GPUs.
+    """
+    notes: dict[str, None] = {}
+    lines = []
+    for pool in POOLS[deployment.topology]:
+        known = metadata if isinstance(metadata, ProfileMetadata) else metadata[pool]
+        notes |= dict.fromkeys(_unchecked(known))
+        if known.memory_bytes is None or not deployment.alloc[pool]:
+            continue
+        have = math.floor(_usable(deployment, known.memory_bytes))
+        held = _held(deployment, known, pool, request_tokens)
+        why = " + ".join(f"{what} {gigabytes(n)}" for what, n in held.items())
+        lines.append(MemoryLine(pool, sum(held.values()), have, why))
+    return MemoryVerdict(tuple(lines), tuple(notes))
+
+
+def _unchecked(metadata: ProfileMetadata) -> list[str]:
     if metadata.memory_bytes is None:
-        return MemoryVerdict((), ("memory is not checked: the profile has no memory_bytes",))
+        return ["memory is not checked: the profile has no memory_bytes"]
     notes = []
     if metadata.weights_bytes is None:
         notes.append("weights are not checked: the profile has no weights_bytes")
     if metadata.kv_bytes_per_token is None:
         notes.append("KV is not limited: the profile has no kv_bytes_per_token")
-    have = math.floor(_usable(deployment, metadata.memory_bytes))
-    lines = [
-        MemoryLine(
-            pool, sum(held.values()), have, " + ".join(f"{what} {gigabytes(n)}" for what, n in held.items())
-        )
-        for pool in POOLS[deployment.topology]
-        if deployment.alloc[pool]
-        for held in [_held(deployment, metadata, pool, request_tokens)]
-    ]
-    return MemoryVerdict(tuple(lines), tuple(notes))
+    return notes
 
 
 def memory_lines(
-    deployment: Deployment, metadata: ProfileMetadata, *, request_tokens: int = 1
+    deployment: Deployment,
+    metadata: ProfileMetadata | Mapping[str, ProfileMetadata],
+    *,
+    request_tokens: int = 1,
 ) -> list[MemoryLine]:
     """The lines of `memory_verdict`."""
     return list(memory_verdict(deployment, metadata, request_tokens=request_tokens).lines)

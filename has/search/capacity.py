@@ -9,10 +9,14 @@
     μ_P      best prefill throughput of one worker within its token budget               req/s
     C_P      (n_P/TP_P) · μ_P
     v(B)     speed of a local prefill while B requests are encoded, relative to alone
-    K        (n_E/TP_L) · μ_P: local prefill of encode GPUs that encode nothing
+    K        (n_E/TP_L) · μ_P on the encode GPUs: local prefill of encode GPUs that encode nothing
+    TP_L     encode GPUs that one local prefill spans: TP_P, unless the deployment says otherwise
     C_L(r)   K · [(1 - ρ) + ρ·v],  ρ = r/C_E the encoders' utilisation at r requests/s
     b*       largest decode batch that meets the TPOT bound and fits the KV memory
     C_D      (n_D/TP_D) · b* / ((L - 1) · T_dec(b*))
+
+n counts GPUs, so a pool of n has n/TP workers. Where pools have different GPUs, each T is that of
+the pool where the work runs.
 
 A candidate's R is the largest r that no stage refuses. Local prefill must carry (1 - s)·r at the
 utilisation that r itself causes, which solves to r = K / ((1 - s) + K·(1 - v)/C_E); with s free it
@@ -24,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -84,6 +88,8 @@ class Limits:
     prefill_tokens: int = 8192
     max_prefill_requests: int | None = None
     preprocess_workers: int | None = None
+    local_prefill: int | None = None
+    """Encode GPUs that one local prefill spans; None: as many as a remote one."""
 
 
 class CapacityModel:
@@ -120,6 +126,7 @@ class CapacityModel:
         self._optimism = optimism
         self._residual = slo.attainment if queued else 0.0
         self.encode_per_worker = lru_cache(maxsize=None)(self._encode_per_worker)
+        self.prefill_per_worker = lru_cache(maxsize=None)(self._prefill_per_worker)
         self.local_speed = lru_cache(maxsize=None)(self._local_speed)
         self.decode_batch = lru_cache(maxsize=None)(self._decode_batch)
 
@@ -134,10 +141,10 @@ class CapacityModel:
             case "e_pd":
                 stages["encode"] = candidate.pool("encode") * self.encode_per_worker(candidate.encode_batch)
                 workers = candidate.pool("prefill_decode") // candidate.pool_tp("prefill_decode")
-                stages["prefill_decode"] = workers * self._iterating_worker(kv_tokens, encodes=False)
+                stages["prefill_decode"] = workers * self._iterating_worker(kv_tokens, "prefill_decode")
             case "monolithic":
                 workers = candidate.gpus[0] // candidate.tp[0]
-                stages["all"] = workers * self._iterating_worker(kv_tokens, encodes=True)
+                stages["all"] = workers * self._iterating_worker(kv_tokens, "all")
         return Capacities(stages)
 
     def best_over_offload(self, candidate: Candidate, kv_tokens: int | None = None) -> float:
@@ -152,17 +159,18 @@ class CapacityModel:
         return min(encode, prefill, rest["decode"], rest.get("preprocess", UNBOUNDED))
 
     def preprocess(self, candidate: Candidate) -> float:
-        seconds = self._grid(Stage.PREPROCESS).seconds(100.0, 1.0, self.demand.media_tokens)
+        seconds = self.latency.grid(Stage.PREPROCESS).seconds(100.0, 1.0, self.demand.media_tokens)
         servers = self.limits.preprocess_workers or candidate.total
         return _rate(servers, seconds * self.demand.media_share)
 
     def remote_prefill(self, candidate: Candidate) -> float:
         """C_P."""
-        return candidate.pool("prefill") // candidate.pool_tp("prefill") * self.prefill_per_worker
+        return candidate.pool("prefill") // candidate.pool_tp("prefill") * self.prefill_per_worker("prefill")
 
     def idle_local_prefill(self, candidate: Candidate) -> float:
         """K."""
-        return candidate.pool("encode") // candidate.pool_tp("prefill") * self.prefill_per_worker
+        span = self.limits.local_prefill or candidate.pool_tp("prefill")
+        return candidate.pool("encode") // span * self.prefill_per_worker("encode")
 
     def local_prefill(self, candidate: Candidate, rate: float) -> float:
         """C_L at `rate` requests a second."""
@@ -194,23 +202,24 @@ class CapacityModel:
     def _encode(self, candidate: Candidate) -> float:
         return candidate.pool("encode") * self.encode_per_worker(candidate.encode_batch)
 
-    def _encode_per_worker(self, bound: int) -> float:
+    def _encode_per_worker(self, bound: int, pool: str = "encode") -> float:
         """C_E of one worker: the best full batch that leaves TTFT a chance, at most `bound` requests."""
         if self.demand.media_share == 0:
             return UNBOUNDED
-        sizes = [b for b in range(1, bound + 1) if self._fits_ttft(b)] or [1]
-        return max(self.encode_throughput(b) for b in sizes)
+        sizes = [b for b in range(1, bound + 1) if self._fits_ttft(b, pool)] or [1]
+        return max(self.encode_throughput(b, pool) for b in sizes)
 
-    def _fits_ttft(self, batch: int) -> bool:
-        demand, grid = self.demand, self._grid(Stage.ENCODE)
+    def _fits_ttft(self, batch: int, pool: str) -> bool:
+        demand, grid = self.demand, self._grid(Stage.ENCODE, pool)
         encode = grid.seconds(100.0, _reachable(grid, batch), demand.media_tokens)
-        prefill = self._grid(Stage.PREFILL).seconds(100.0, 1.0, demand.total_tokens)
-        preprocess = self._grid(Stage.PREPROCESS).seconds(100.0, 1.0, demand.media_tokens)
+        ways = ("prefill", "encode") if pool == "encode" else (pool,)
+        prefill = min(self._grid(Stage.PREFILL, way).seconds(100.0, 1.0, demand.total_tokens) for way in ways)
+        preprocess = self.latency.grid(Stage.PREPROCESS).seconds(100.0, 1.0, demand.media_tokens)
         return (preprocess + (1 + self._residual) * encode + prefill) * self._slack <= self.slo.ttft_s
 
-    def encode_throughput(self, batch: int) -> float:
+    def encode_throughput(self, batch: int, pool: str = "encode") -> float:
         """Requests a second (in all, text included) of one encoder that launches full batches, whatever the SLO."""
-        grid = self._grid(Stage.ENCODE)
+        grid = self._grid(Stage.ENCODE, pool)
         size = _reachable(grid, batch)
         seconds = grid.seconds(100.0, size, self.demand.media_tokens)
         return _rate(size, seconds * self.demand.media_share)
@@ -218,27 +227,26 @@ class CapacityModel:
     def _local_speed(self, bound: int) -> float:
         """v(B)."""
         bound = 1 if self._optimism > 0 else bound
-        alone = self._grid(Stage.PREFILL).seconds(100.0, 1.0, self.demand.total_tokens)
+        alone = self._grid(Stage.PREFILL, "encode").seconds(100.0, 1.0, self.demand.total_tokens)
         share = (
             100.0 if self._shares is None else 100.0 - float(self._shares[min(bound, len(self._shares) - 1)])
         )
         if share <= 0:
             return 0.0
-        beside = self.latency.grid(Stage.PREFILL, Beside.ENCODE)
+        beside = self.latency.on("encode").grid(Stage.PREFILL, Beside.ENCODE)
         shared = beside.seconds(share, 1.0, self.demand.total_tokens)
         return min(1.0, alone / shared) if shared > 0 else 1.0
 
-    @cached_property
-    def prefill_per_worker(self) -> float:
-        """μ_P."""
-        grid, tokens = self._grid(Stage.PREFILL), self.demand.total_tokens
+    def _prefill_per_worker(self, pool: str) -> float:
+        """μ_P on the GPUs of `pool`."""
+        grid, tokens = self._grid(Stage.PREFILL, pool), self.demand.total_tokens
         most = max(1, int(self.limits.prefill_tokens // max(tokens, 1.0)))
         most = min(most, self.limits.max_prefill_requests or most)
         return max(_rate(n, grid.seconds(100.0, n, tokens)) for n in _sizes(_reachable(grid, most)))
 
-    def _decode_batch(self, kv_tokens: int | None) -> int:
+    def _decode_batch(self, kv_tokens: int | None, pool: str = "decode") -> int:
         """b*; 0 if not even one sequence meets the TPOT bound."""
-        grid = self._grid(Stage.DECODE)
+        grid = self._grid(Stage.DECODE, pool)
         context = self.demand.total_tokens + self.demand.output_tokens / 2
         most = min(self.limits.max_num_seqs, _reachable(grid, self.limits.max_num_seqs))
         if kv_tokens is not None:
@@ -253,24 +261,24 @@ class CapacityModel:
         if steps <= 0:
             return UNBOUNDED
         batch = self.decode_batch(kv_tokens)
-        return _rate(batch, steps * self._step_s(max(batch, 1)))
+        return _rate(batch, steps * self._step_s(max(batch, 1), "decode"))
 
-    def _step_s(self, batch: float) -> float:
+    def _step_s(self, batch: float, pool: str) -> float:
         context = self.demand.total_tokens + self.demand.output_tokens / 2
-        return self._grid(Stage.DECODE).seconds(100.0, batch, context)
+        return self._grid(Stage.DECODE, pool).seconds(100.0, batch, context)
 
-    def _iterating_worker(self, kv_tokens: int | None, *, encodes: bool) -> float:
+    def _iterating_worker(self, kv_tokens: int | None, pool: str) -> float:
         """One PD or monolithic worker: a request costs its prefill, its share of decode steps, its encode."""
-        prefill = _divide(1.0, self.prefill_per_worker)
-        batch = self.decode_batch(kv_tokens)
+        prefill = _divide(1.0, self.prefill_per_worker(pool))
+        batch = self.decode_batch(kv_tokens, pool)
         if batch == 0 and self.demand.output_tokens > 1:
             return 0.0
-        decode = max(0.0, self.demand.output_tokens - 1) * self._step_s(max(batch, 1)) / max(batch, 1)
-        encode = _divide(1.0, self.encode_per_worker(1)) if encodes else 0.0
+        decode = max(0.0, self.demand.output_tokens - 1) * self._step_s(max(batch, 1), pool) / max(batch, 1)
+        encode = _divide(1.0, self.encode_per_worker(1, pool)) if pool == "all" else 0.0
         return _rate(1.0, prefill + decode + encode)
 
-    def _grid(self, stage: Stage) -> Grid:
-        return self.latency.grid(stage)
+    def _grid(self, stage: Stage, pool: str) -> Grid:
+        return self.latency.on(pool).grid(stage)
 
 
 def _reachable(grid: Grid, batch: int) -> int:
