@@ -4,7 +4,8 @@ Trials and rankings run the same short list, stretched to each rate. At a high r
 seconds, before a queue that only grows has cost anything: 1,000 requests at 200 requests/s last 5 s,
 and a deployment that carries 120 in the long run meets a 2 s TTFT on nearly all of them. That is
 harmless between candidates, which all run it, and misleading as a promise. So the rate that is
-written is held to arrivals of another seed that last `SPAN` times the TTFT bound.
+written is held to arrivals of another seed that last `SPAN` times the TTFT bound; of a trace, to as
+much of it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ FEWEST, MOST = 3000, 60_000
 def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
     """`value`, or the lower rate that the calibrated simulator carries on traffic that lasts.
 
-    Only of a largest rate, and only of drawn traffic: a trace lasts as long as it lasts.
+    Only of a largest rate. A trace is taken from its start, as far as that is there.
     """
     problem = loop.problem
-    if problem.objective.name != "max-rate" or value <= 0 or problem.workload.arrivals.process == "trace":
+    if problem.objective.name != "max-rate" or value <= 0:
         return value
     try:
         carried = loop.carried(deployment, _lasting(loop, value), upper=value)
@@ -42,6 +43,8 @@ def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
 def _lasting(loop: Loop, rate: float) -> Requests:
     problem = loop.problem
     count = min(MOST, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * rate)))
+    if problem.workload.arrivals.process == "trace":
+        return draw_requests(problem.workload, model=problem.settings["model"])[:count]
     return draw_requests(
         problem.workload,
         rate=problem.base_rate,
