@@ -125,7 +125,7 @@ class CapacityModel:
         self._slack = slack
         self._optimism = optimism
         self._residual = slo.attainment if queued else 0.0
-        self.encode_per_worker = lru_cache(maxsize=None)(self._encode_per_worker)
+        self._known_encode = lru_cache(maxsize=None)(self._encode_per_worker)
         self.prefill_per_worker = lru_cache(maxsize=None)(self._prefill_per_worker)
         self.local_speed = lru_cache(maxsize=None)(self._local_speed)
         self.decode_batch = lru_cache(maxsize=None)(self._decode_batch)
@@ -202,8 +202,11 @@ class CapacityModel:
     def _encode(self, candidate: Candidate) -> float:
         return candidate.pool("encode") * self.encode_per_worker(candidate.encode_batch)
 
-    def _encode_per_worker(self, bound: int, pool: str = "encode") -> float:
+    def encode_per_worker(self, bound: int, pool: str = "encode") -> float:
         """C_E of one worker: the best full batch that leaves TTFT a chance, at most `bound` requests."""
+        return self._known_encode(bound, pool)
+
+    def _encode_per_worker(self, bound: int, pool: str) -> float:
         if self.demand.media_share == 0:
             return UNBOUNDED
         sizes = [b for b in range(1, bound + 1) if self._fits_ttft(b, pool)] or [1]

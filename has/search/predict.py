@@ -16,11 +16,11 @@ from has.core.slo import Slo
 from has.core.stage import Beside, Stage
 from has.errors import InputError
 from has.latency.lookup import Grid, LatencyModel
-from has.search.capacity import CapacityModel
 from has.search.objective import GRID, REFINED, Point, Score, nearby_rate
 from has.search.problem import Problem, warmup_s
 from has.search.space import Candidate, candidate_of
 from has.search.surrogate import FACTORS
+from has.search.worst import worst
 from has.sim.simulator import Prepared, Simulator
 
 ROUGH = {"grid": 0.08, "refined": 0.02}
@@ -45,10 +45,7 @@ class Predictor:
         self.fault: InputError | None = None
         self._simulator = Simulator(self.latency)
         self._prepared: dict[int, tuple[Requests, Prepared]] = {}
-        model = problem.capacity_model()
-        self.capacity = CapacityModel(
-            self.latency, problem.demand, problem.slo, model.limits, problem.encode_shares, slack=GENEROUS
-        )
+        self.capacity = problem.capacity_model(latency=self.latency, slack=GENEROUS)
 
     def limit(self, candidate: Candidate) -> float:
         """R of the candidate; where the profile bounds nothing, ten times the rate in force."""
@@ -73,9 +70,11 @@ class Predictor:
         return self._simulator.run(deployment, prepared, rate=rate)
 
     def point(self, deployment: Deployment, rate: float, requests: Requests) -> Point:
-        """The same, as the few numbers that a score needs."""
+        """The same, as the few numbers that a score needs; of several workloads, the worst one's."""
+        listed = (requests, *self.problem.beside(requests))
+        slo = self.problem.slo
         try:
-            return quick_point(self.records(deployment, rate, requests), self.problem.slo, rate)
+            return worst([quick_point(self.records(deployment, rate, each), slo, rate) for each in listed])
         except InputError as error:
             self.fault = self.fault or error
             return Point(rate, 0.0, 0.0, math.inf)
@@ -172,7 +171,8 @@ def scaled(latency: LatencyModel, log_factors: Floats) -> LatencyModel:
         extra = factors["beside"]
         if latency.covers(stage, beside) or (latency.covers(stage) and extra > 1.0):
             grids[stage, beside] = _times(latency.grid(stage, beside), factors[str(stage)] * extra)
-    return LatencyModel(grids, latency.metadata, latency.where)
+    pools = {pool: scaled(model, log_factors) for pool, model in latency.pools.items()}
+    return LatencyModel(grids, latency.metadata, latency.where, pools)
 
 
 def _times(grid: Grid, factor: float) -> Grid:

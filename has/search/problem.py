@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from has.core.deployment import Deployment, SmRow
-from has.core.profile import Profile
+from has.core.profile import Profile, ProfileMetadata
 from has.core.requests import Floats, Requests
 from has.core.slo import Slo
 from has.core.stage import Stage
@@ -21,10 +21,15 @@ from has.latency.memory import kv_capacity
 from has.policy.partition import SmPartitioner
 from has.search.capacity import CapacityModel, Demand, Limits
 from has.search.objective import Objective
+from has.search.pools import POOL_NAMES, hardware, latency_of
 from has.search.space import Candidate
+from has.search.worst import WorstCapacity, with_slo
+from has.sim.draw import draw_requests
 
 WARM_UP = 0.1
 """Share of the arrival span that figures of a search leave out."""
+PREFILL_POOL = {"disaggregated": "prefill", "e_pd": "prefill_decode", "monolithic": "all"}
+"""Where a request is prefilled that is not prefilled on the encode GPUs."""
 WAITING_SHARE = 0.5
 """Share of what TTFT leaves after the services that a batch may spend waiting: all of it ruins attainment."""
 
@@ -34,6 +39,8 @@ class Problem:
     """One search: inputs, and what is derived from them once.
 
     requests   drawn at `base_rate`; `at_rate` gives the same requests at another rate
+    pool_profiles  of pools whose GPUs are not those of `profile`
+    further    workloads that count beside the first: the worst of all decides
     settings   fields of `Deployment` that hold for every candidate (model, dtype, limits, …)
     """
 
@@ -46,8 +53,11 @@ class Problem:
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     batches: tuple[int, ...] = (1,)
+    pool_profiles: Mapping[str, Profile] = field(default_factory=dict)
+    further: tuple[Workload, ...] = ()
 
     def __post_init__(self) -> None:
+        self._beside: dict[tuple[int, int], tuple[Requests, ...]] = {}
         self._deployments: dict[Candidate, Deployment] = {}
         self._waits: dict[tuple[Any, ...], float] = {}
         self._kv: dict[tuple[Any, ...], int | None] = {}
@@ -58,7 +68,14 @@ class Problem:
 
     @cached_property
     def latency(self) -> LatencyModel:
-        return LatencyModel.from_profile(self.profile)
+        return latency_of(self.profile, self.pool_profiles)
+
+    @property
+    def metadata(self) -> ProfileMetadata | dict[str, ProfileMetadata]:
+        """Of the profile; by pool where pools have different GPUs."""
+        if not self.latency.pools:
+            return self.profile.metadata
+        return {pool: self.latency.on(pool).metadata for pool in POOL_NAMES}
 
     @cached_property
     def demand(self) -> Demand:
@@ -66,8 +83,31 @@ class Problem:
 
     @property
     def error(self) -> float:
-        """e: how wrong the profile's latencies may be."""
-        return self.profile.metadata.stated_error
+        """e: how wrong the profiles' latencies may be, at the most."""
+        return max(p.metadata.stated_error for p in (self.profile, *self.pool_profiles.values()))
+
+    def beside(self, requests: Requests, seed: int | None = None) -> tuple[Requests, ...]:
+        """As many requests of each further workload, at the base rate; `seed` of another than this search's."""
+        if not self.further:
+            return ()
+        key = (len(requests), self.seed if seed is None else seed)
+        if key not in self._beside:
+            self._beside[key] = tuple(self._draw(w, *key) for w in self.further)
+        return self._beside[key]
+
+    def _draw(self, workload: Workload, count: int, seed: int) -> Requests:
+        model = self.settings["model"]
+        if workload.arrivals.process == "trace":
+            drawn = draw_requests(workload, model=model)[:count]
+            drawn = stretched(drawn, rate_in_force(workload, drawn) / self.base_rate)
+        else:
+            drawn = draw_requests(workload, rate=self.base_rate, requests=count, seed=seed, model=model)
+        return with_slo(drawn, workload.slo)
+
+    def of_workload(self, name: str | None, requests: Requests) -> Requests:
+        """`requests`, or as many of the further workload whose run spoke for all."""
+        names = [workload.name for workload in self.further]
+        return self.beside(requests)[names.index(name)] if name in names else requests
 
     @cached_property
     def sm_rows(self) -> tuple[SmRow, ...] | str | None:
@@ -78,7 +118,8 @@ class Problem:
         if not self.latency.covers(Stage.ENCODE):
             return None
         budget = self.settings.get("encode_slowdown_budget", 0.2)
-        return SmPartitioner.from_profile(self.profile, budget, max(self.batches)).sm_table
+        encoding = self.pool_profiles.get("encode", self.profile)
+        return SmPartitioner.from_profile(encoding, budget, max(self.batches)).sm_table
 
     @cached_property
     def encode_shares(self) -> Floats | None:
@@ -94,6 +135,8 @@ class Problem:
         if found is None:
             fields = {"version": 1, "slo": self.slo, **self.settings, **candidate.fields()}
             fields.pop("sm_table", None)
+            if (gpus := hardware(self.latency, candidate.topology)) is not None:
+                fields["hardware"] = gpus
             if candidate.topology == "disaggregated":
                 fields["sm_table"] = self._sm_table(candidate.encode_batch)
             if candidate.topology != "monolithic" and fields.get("max_wait_ms") is None:
@@ -107,45 +150,70 @@ class Problem:
         return tuple(row for row in self.sm_rows if row.batch <= bound) or self.sm_rows[:1]
 
     def max_wait_ms(self, candidate: Candidate) -> float:
-        """Half of what the TTFT bound leaves after the predicted p90 of all services of a media request."""
+        """Half of what the TTFT bound leaves after the predicted p90 of all services of a media request,
+        of whichever workload leaves less."""
         disaggregated = candidate.topology == "disaggregated"
         local = disaggregated and candidate.share < 1
         remote = not disaggregated or candidate.share > 0
-        key = (candidate.encode_batch, local, remote, disaggregated)
+        key = (candidate.encode_batch, local, remote, candidate.topology)
         if key not in self._waits:
-            media = self.requests.is_media
-            services = self.services(candidate.encode_batch, local=local, remote=remote)
-            p90 = float(np.quantile(services[media], 0.9)) if media.any() else 0.0
-            self._waits[key] = round(max(0.0, WAITING_SHARE * (self.slo.ttft_s - p90)) * 1e3, 3)
+            left = []
+            bounds = [self.slo, *(workload.slo or self.slo for workload in self.further)]
+            for requests, slo in zip((self.requests, *self.beside(self.requests)), bounds, strict=True):
+                services = self.services(
+                    candidate.encode_batch,
+                    local=local,
+                    remote=remote,
+                    pool=PREFILL_POOL[candidate.topology],
+                    requests=requests,
+                )[requests.is_media]
+                left.append(slo.ttft_s - (float(np.quantile(services, 0.9)) if len(services) else 0.0))
+            self._waits[key] = round(max(0.0, WAITING_SHARE * min(left)) * 1e3, 3)
         return self._waits[key]
 
-    def services(self, encode_batch: int, *, local: bool, remote: bool, worst: bool = True) -> Floats:
+    def services(
+        self,
+        encode_batch: int,
+        *,
+        local: bool,
+        remote: bool,
+        worst: bool = True,
+        pool: str = "prefill",
+        requests: Requests | None = None,
+    ) -> Floats:
         """Preprocess + encode + transfer + prefill of each request without any queue, float[N] in seconds.
 
-        Encode is that of a batch of `encode_batch` like requests; of the two ways to prefill, the
-        slower one (`worst`) or the faster one of those in use.
+        Encode is that of a batch of `encode_batch` like requests; of the two ways to prefill (locally,
+        and on the GPUs of `pool`), the slower one (`worst`) or the faster one of those in use.
         """
-        media = self.requests.media_tokens.astype(np.float64)
-        total = self.requests.total_tokens.astype(np.float64)
+        listed = self.requests if requests is None else requests
+        media = listed.media_tokens.astype(np.float64)
+        total = listed.total_tokens.astype(np.float64)
+        encoding = "all" if pool == "all" else "encode"
         share = 100.0
         if local and self.encode_shares is not None:
             share = float(self.encode_shares[min(encode_batch, len(self.encode_shares) - 1)])
         encode = self._seconds(Stage.PREPROCESS, 1, media)
-        if self.latency.covers(Stage.ENCODE):
-            encode = encode + self._seconds(Stage.ENCODE, max(encode_batch, 1), media, share)
-        encode = np.where(self.requests.is_media, encode, 0.0)
-        prefill = self._seconds(Stage.PREFILL, 1, total)
+        if self.latency.on(encoding).covers(Stage.ENCODE):
+            encode = encode + self._seconds(Stage.ENCODE, max(encode_batch, 1), media, share, encoding)
+        encode = np.where(listed.is_media, encode, 0.0)
         ways = []
         if local:
+            ways.append(self._seconds(Stage.PREFILL, 1, total, on="encode"))
+        if remote or not local:
+            prefill = self._seconds(Stage.PREFILL, 1, total, on=pool)
+            if remote and pool != "all":
+                prefill = prefill + np.where(
+                    media > 0, self._seconds(Stage.EMBEDDING_TRANSFER, 1, media), 0.0
+                )
             ways.append(prefill)
-        if remote:
-            ways.append(prefill + np.where(media > 0, self._seconds(Stage.EMBEDDING_TRANSFER, 1, media), 0.0))
-        ways = ways or [prefill]
         prefill_s: Floats = np.max(ways, axis=0) if worst else np.min(ways, axis=0)
         return encode + prefill_s
 
-    def _seconds(self, stage: Stage, batch: int, tokens: Floats, share: float = 100.0) -> Floats:
-        grid = self.latency.grid(stage)
+    def _seconds(
+        self, stage: Stage, batch: int, tokens: Floats, share: float = 100.0, on: str | None = None
+    ) -> Floats:
+        grid = (self.latency if on is None else self.latency.on(on)).grid(stage)
         sizes, inverse = np.unique(tokens, return_inverse=True)
         return np.array([grid.seconds(share, batch, size) for size in sizes])[inverse]
 
@@ -154,28 +222,41 @@ class Problem:
         pool = {"disaggregated": "decode", "e_pd": "prefill_decode", "monolithic": "all"}[candidate.topology]
         key = (candidate.topology, candidate.pool_tp(pool))
         if key not in self._kv:
-            self._kv[key] = kv_capacity(self.deployment(candidate), self.profile.metadata, pool)
+            metadata = self.latency.on(pool).metadata
+            self._kv[key] = kv_capacity(self.deployment(candidate), metadata, pool)
         return self._kv[key]
 
     def capacity_model(
-        self, *, slack: float = 1.0, optimism: float = 0.0, queued: bool = False
+        self,
+        *,
+        slack: float = 1.0,
+        optimism: float = 0.0,
+        queued: bool = False,
+        latency: LatencyModel | None = None,
     ) -> CapacityModel:
+        """Bounds under the profile's latencies, or others; of several workloads, what holds for the worst."""
         some = {
             k: self.settings[k]
             for k in ("max_num_seqs", "max_prefill_requests", "preprocess_workers")
             if k in self.settings
         }
         limits = Limits(prefill_tokens=self.settings.get("max_num_batched_tokens") or 8192, **some)
-        return CapacityModel(
-            self.latency,
-            self.demand,
-            self.slo,
-            limits,
-            self.encode_shares,
-            slack=slack,
-            optimism=optimism,
-            queued=queued,
-        )
+        demands = [self.demand, *(Demand.of(requests) for requests in self.beside(self.requests))]
+        bounds = [self.slo, *(workload.slo or self.slo for workload in self.further)]
+        models = [
+            CapacityModel(
+                self.latency if latency is None else latency,
+                demand,
+                slo,
+                limits,
+                self.encode_shares,
+                slack=slack,
+                optimism=optimism,
+                queued=queued,
+            )
+            for demand, slo in zip(demands, bounds, strict=True)
+        ]
+        return models[0] if len(models) == 1 else WorstCapacity(models)
 
     def at_rate(self, rate: float, requests: Requests | None = None) -> Requests:
         """The same requests, their arrivals stretched so that they come at `rate`."""

@@ -26,7 +26,7 @@ from has.core.stage import Stage
 from has.errors import InfeasibleError
 from has.latency.memory import MemoryLine, gigabytes, memory_verdict
 from has.search.capacity import UNBOUNDED, CapacityModel
-from has.search.problem import Problem
+from has.search.problem import PREFILL_POOL, Problem
 from has.search.space import Allocation, Candidate
 
 SATURATED = 0.03
@@ -159,7 +159,7 @@ class _Pruning:
             if key not in verdicts:
                 verdict = memory_verdict(
                     self.problem.deployment(c),
-                    self.problem.profile.metadata,
+                    self.problem.metadata,
                     request_tokens=math.ceil(tokens),
                 )
                 self.notes.extend(note for note in verdict.notes if note not in self.notes)
@@ -311,9 +311,10 @@ class _Pruning:
     def _ttft_floor(self, c: Candidate) -> float:
         local = c.topology == "disaggregated" and c.share < 1
         remote = c.topology == "e_pd" or c.offload > 0
-        key = (local, remote)
+        pool = PREFILL_POOL[c.topology]
+        key = (local, remote, pool)
         if key not in self._floors:
-            services = self.problem.services(1, local=local, remote=remote, worst=False)
+            services = self.problem.services(1, local=local, remote=remote, pool=pool, worst=False)
             self._floors[key] = float(np.quantile(services, self.problem.slo.attainment))
         return self._floors[key]
 
@@ -344,6 +345,7 @@ class _Pruning:
         self.notes.append(
             f"{cut.reason} for every candidate: {cut.value * 1e3:.4g} ms of {cut.bound * 1e3:.4g} ms at the least"
         )
+        self.cuts = [cut for cut in self.cuts if cut.rule != rule]  # nothing was cut by it after all
         return left
 
     def _guard_allocations(self, possible: list[Candidate], kept: list[Candidate]) -> list[Candidate]:
