@@ -9,26 +9,33 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import httpx
 import numpy as np
 import openai
+import psutil
 import pytest
 from PIL import Image
 
 from has.core.requests import Requests
 from has.core.slo import Slo
 from has.trial.url import bench_url
+from tests.runtime.test_pool import gone
 
 pytestmark = pytest.mark.live
 
 SERVE = """
 import sys
 from has.core.deployment import Deployment
-from has.runtime.serve import serve
-if __name__ == "__main__":
-    serve(Deployment.model_validate_json(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
+from has.runtime import serve
+from has.runtime.pool import WarmPool
+from tests.runtime.live import table
+
+serve._warm_pool = lambda plan, share, say: WarmPool(plan.model, plan.gpus, nominal=table(plan.model))
+serve.serve(Deployment.model_validate_json(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
 """
 DEPLOYMENT = {
     "version": 1,
@@ -42,22 +49,33 @@ DEPLOYMENT = {
 }
 
 
+class Server:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, json.dumps(DEPLOYMENT)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        self.url = self.process.stdout.readline().strip()
+        assert self.url.startswith("http://"), "the service did not come up"
+        self.children = [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+
+
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    script = tmp_path_factory.mktemp("serve") / "serve.py"
-    script.write_text(SERVE)
-    process = subprocess.Popen(
-        [sys.executable, str(script), json.dumps(DEPLOYMENT)], stdout=subprocess.PIPE, text=True
-    )
+def server():
+    server = Server()
     try:
-        line = process.stdout.readline().strip()
-        assert line.startswith("http://"), "the service did not come up"
-        yield line
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        yield server
     finally:
-        process.kill()
-        process.wait()
+        server.process.kill()
+        server.process.communicate()
+
+
+@pytest.fixture
+def url(server):
+    return server.url
 
 
 @pytest.fixture
@@ -158,3 +176,22 @@ def test_the_bench_gets_what_it_asks_for(url):
     assert run.figures(Slo(ttft_ms=60_000, tpot_ms=60_000))["attainment"] == 1.0
     for column in ("prompt_tokens", "media_tokens", "output_tokens"):
         assert np.array_equal(getattr(run.records.requests, column), getattr(wanted, column))
+
+
+def test_sigterm_ends_what_is_running_first(server, client):
+    """The last of this file: the server is gone then."""
+    answers = []
+    asking = threading.Thread(
+        target=lambda: answers.append(client.chat.completions.create(**ask(max_tokens=100)))
+    )
+    asking.start()
+    while asking.is_alive() and not running(server.url):
+        pass
+    server.process.send_signal(signal.SIGTERM)
+    _, said = server.process.communicate(timeout=60)
+    asking.join()
+    assert server.process.returncode == 0, said
+    assert answers[0].usage.completion_tokens == 100
+    assert "draining" in said
+    assert "Traceback" not in said
+    assert gone(server.children)

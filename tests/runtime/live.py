@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
+
+import pytest
 
 from has.core.deployment import Deployment
 from has.device.nominal import Costs, Nominal
@@ -12,6 +16,7 @@ from has.models.media import decode_media
 from has.models.names import BUNDLED
 from has.models.synthetic import media_bytes, synthetic_media
 from has.models.text import chat_prompt
+from has.runtime.pool import WarmPool
 from tests.models.cases import Case, generate, loaded
 
 
@@ -23,6 +28,20 @@ def table(model: str, decode_s: float = 0.001) -> Nominal:
 
     costs = {"encode": flat(0.004), "prefill": flat(0.004), "decode": flat(decode_s)}
     return Nominal(model, 0.8, 0.2, costs)
+
+
+@cache
+def warm_pool(model: str) -> WarmPool:
+    """The pool of four GPUs that all tests share: loading a model takes seconds, another role milliseconds.
+
+    It ends with the tests' process.
+    """
+    return WarmPool(model, 4, nominal=table(model))
+
+
+@pytest.fixture
+def pools() -> Callable[[str], WarmPool]:
+    return warm_pool
 
 
 def deployment(model: str, topology: str = "disaggregated", **fields: Any) -> Deployment:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 import has.runtime.pool as pool_module
@@ -16,6 +17,7 @@ from has.gateway.port import Back, Encode, Lost, Prefill, Preprocess, Stepped
 from has.runtime.pool import WarmPool
 from has.runtime.start import open_service
 from tests.runtime.live import answer, deployment, job, reference, table
+from tests.runtime.test_pool import gone
 
 pytestmark = pytest.mark.live
 MODEL = "tiny-image"
@@ -238,19 +240,28 @@ def test_what_does_not_end_in_time_is_given_up_with_an_error(pools) -> None:
     asyncio.run(run())
 
 
-def test_when_workers_can_no_longer_be_replaced_everyone_is_told() -> None:
-    async def run() -> list:
-        pool = WarmPool(MODEL, 4, nominal=table(MODEL))
-        try:
-            encode = lambda entry: isinstance(entry, Encode)  # noqa: E731  # one line, one use
-            trial = Trial(pool, when=encode, then=lambda _: os.kill(pool.pids["zygote"], signal.SIGKILL))
-            async with trial as service:
-                results = await asyncio.gather(*(outcome(service, job(MODEL, i)) for i in range(3)))
-                assert service.not_ready()
-                with pytest.raises(Unavailable):
-                    await service.submit(job(MODEL, 4))
-                return results
-        finally:
-            pool.close()
+def test_when_workers_can_no_longer_be_replaced_everyone_is_told_and_nothing_is_left() -> None:
+    me = psutil.Process()
+    asyncio.run(asyncio.sleep(0))  # the first loop of a process keeps a descriptor or two
+    before = me.num_fds()
+    pool = WarmPool(MODEL, 4, nominal=table(MODEL))
+    pids = list(pool.pids.values())
 
-    assert all(isinstance(result, Unavailable | Interrupted) for result in asyncio.run(run()))
+    async def run() -> list:
+        encode = lambda entry: isinstance(entry, Encode)  # noqa: E731  # one line, one use
+        trial = Trial(pool, when=encode, then=lambda _: os.kill(pool.pids["zygote"], signal.SIGKILL))
+        async with trial as service:
+            results = await asyncio.gather(*(outcome(service, job(MODEL, i)) for i in range(3)))
+            assert service.not_ready()
+            with pytest.raises(Unavailable):
+                await service.submit(job(MODEL, 4))
+            return results
+
+    try:
+        results = asyncio.run(run())
+    finally:
+        pool.close()
+        pool.close()
+    assert all(isinstance(result, Unavailable | Interrupted) for result in results)
+    assert gone(pids)
+    assert me.num_fds() == before

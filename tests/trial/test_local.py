@@ -15,8 +15,9 @@ from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.trial import Outcome, Progress, TrialPlan, TrialState
 from has.device import gate
+from has.trial import local
 from has.trial.local import LocalExecutor
-from tests.runtime.live import deployment, table
+from tests.runtime.live import deployment, table, warm_pool
 
 pytestmark = pytest.mark.live
 MODEL = "tiny-image"
@@ -39,9 +40,9 @@ def flat_profile() -> Profile:
 
 @pytest.fixture(scope="module")
 def executor() -> Iterator[LocalExecutor]:
-    running = LocalExecutor(MODEL, 4, profile=flat_profile(), nominal=table(MODEL), gated=False)
-    yield running
-    running.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "WarmPool", lambda model, gpus, nominal: warm_pool(model))
+        yield LocalExecutor(MODEL, 4, profile=flat_profile(), nominal=table(MODEL), gated=False)
 
 
 def requests(n: int = 14, kind: str = "image", outputs: tuple[int, ...] = (1, 4, 9)) -> Requests:
@@ -147,9 +148,3 @@ def test_a_host_that_is_too_busy_is_no_result(executor, monkeypatch: pytest.Monk
     assert outcome.state == TrialState.FAILED
     assert outcome.reason.startswith("host too busy: ")
     assert outcome.telemetry["gate"]["reason"] == outcome.reason
-
-
-def test_closing_twice_is_fine() -> None:
-    executor = LocalExecutor(MODEL, 1, nominal=table(MODEL))
-    executor.close()
-    executor.close()
