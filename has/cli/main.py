@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import has
-from has.cli import bench, deploy, doctor, explain, profile, report, search, show, simulate, trace
+from has.cli import bench, deploy, doctor, explain, export, profile, report, search, show, simulate, trace
 from has.cli.failure import INTERRUPTED, begin_output, end_output, show_failure
 
 HELP = """Find the best deployment of a multimodal LLM over encode, prefill and decode GPUs.
@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "simulate": (simulate.command, "One what-if: percentiles and per-stage figures"),
     "explain": (explain.command, "Why this deployment, and what else would do"),
     "deploy": (deploy.command, "Serve it behind an OpenAI-compatible API"),
+    "export": (export.command, "Launch artefacts for vLLM, SGLang, Dynamo, llm-d"),
     "bench": (bench.command, "Open-loop load on any OpenAI-compatible URL"),
     "report": (report.command, "Tables and pictures of a run"),
     "show": (show.command, "A file of any of the kinds, readable"),

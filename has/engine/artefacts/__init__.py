@@ -1,0 +1,1 @@
+"""Launch artefacts, one engine a module; all render the same typed plan."""
