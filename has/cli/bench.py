@@ -11,6 +11,7 @@ import typer
 from has.cli import options, precedence
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
+from has.core.words import plural
 from has.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def command(
         figures = run.figures(slo, warmup_s)
         if records is not None:
             save_records(run.records, records, met(run.records, slo))
-            t.say(f"records of {len(requests)} requests written to {records}")
+            t.say(f"records of {plural(len(requests), 'request')} written to {records}")
         t.result(
             figures,
             lambda: draw(

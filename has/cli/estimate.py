@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from has.cli.console import Talk
 from has.cli.defaults import Defaults
+from has.core.words import plural
 from has.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def answer(profile: Profile, out: Path) -> str:
     extra = metadata.model_extra or {}
     lines = [
         f"ESTIMATE ({metadata.source}) of {metadata.model} on {metadata.device}, nothing was measured:"
-        f" {len(profile.rows)} points, written to {out}",
+        f" {plural(len(profile.rows), 'point')}, written to {out}",
         f"stated error {metadata.error:.0%}; tensor parallel {metadata.tensor_parallel};"
         f" factors fitted on {extra['efficiency']['fitted_on']}",
     ]

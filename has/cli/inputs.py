@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from has.core.profile import Profile, ProfileMetadata
     from has.core.workload import Workload
 
+EXAMPLE_MODEL, EXAMPLE_GPU = "qwen2.5-vl-7b", "h100"
 CPU = "cpu (emulated)"
 """`device` of every profile that the cpu device made."""
 
@@ -107,9 +108,19 @@ def shipped_estimates(model: str) -> dict[str, Path]:
 
 def how_to_get_a_profile(model: str) -> str:
     """What a person can do where no profile of `model` fits: take an estimate that ships, make one, measure."""
+    from has.files import facts
+
+    try:
+        facts.find_model(model)
+    except HasError:
+        known = [*facts.similar_models(model), EXAMPLE_MODEL][0]
+        return (
+            "give --profile FILE, measured or computed elsewhere. Only models of the shipped facts can be estimated"
+            f" here, for instance: has profile --model {known} --gpu {EXAMPLE_GPU}"
+        )
     estimates = shipped_estimates(model)
     if not estimates:
-        return f"give --profile FILE, or estimate one: has profile --model {model} --gpu NAME"
+        return f"give --profile FILE, or estimate one: has profile --model {model} --gpu {EXAMPLE_GPU}"
     here = Path.cwd()
     listed = "".join(
         f"\n    --profile {path.relative_to(here) if path.is_relative_to(here) else path}    {gpu}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from has.cli import inputs, options, wiring
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
 from has.cli.failure import Interrupted
+from has.core.words import plural
 from has.errors import InputError
 
 if TYPE_CHECKING:
@@ -217,7 +219,7 @@ def measure(
             )
     except KeyboardInterrupt:
         raise Interrupted(
-            f"{view.done} of {view.total} points are measured and kept", "the same command again"
+            f"{view.done} of {plural(view.total, 'point')} measured and kept", "the same command again"
         ) from None
 
 
@@ -252,7 +254,7 @@ class _ProgressView:
 
     def show(self, step: Progress) -> None:
         self.done, self.total = step.done, step.total
-        left = "" if step.eta_s is None else f"{step.eta_s:.0f} s left"
+        left = "" if step.eta_s is None or step.done == step.total else f"{_duration(step.eta_s)} left"
         if self._talk.live:
             self._bar.update(  # type: ignore[attr-defined]  # likewise
                 self._task, completed=step.done, total=step.total, description=step.doing, left=left
@@ -264,6 +266,12 @@ class _ProgressView:
             self._talk.say(f"profiling {step.done}/{step.total}  {left}  {step.doing}".rstrip())
 
 
+def _duration(seconds: float) -> str:
+    """Rounded up, as coarse as a forecast is."""
+    whole = math.ceil(seconds)
+    return f"{whole} s" if whole < 120 else f"{math.ceil(whole / 60)} min"
+
+
 def _json(profile: Profile, out: Path) -> dict[str, object]:
     metadata = profile.metadata.model_dump(mode="json", exclude_none=True)
     return {"profile": out, "points": len(profile.rows), "metadata": metadata}
@@ -273,7 +281,7 @@ def _answer(profile: Profile, out: Path) -> str:
     shares = sorted({row.sm_percent for row in profile.rows})
     stages = dict.fromkeys(str(row.stage) for row in profile.rows)
     return (
-        f"profile of {profile.metadata.model} on {profile.metadata.device}: {len(profile.rows)} points, written to {out}\n"
+        f"profile of {profile.metadata.model} on {profile.metadata.device}: {plural(len(profile.rows), 'point')}, written to {out}\n"
         f"stages: {', '.join(stages)}; SM shares: {', '.join(f'{share:g}' for share in shares)} %\n"
         f"next: has search --gpus 8 --profile {out}    or look at it: has show {out}"
     )

@@ -12,6 +12,7 @@ from has.cli import options, search_options
 from has.cli.console import Talk, complain, talk
 from has.cli.defaults import Defaults
 from has.cli.failure import Interrupted
+from has.core.words import plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,7 +106,7 @@ def _interrupted(plan: SearchPlan) -> Interrupted:
         return Interrupted("no trial had begun")
     journal = plan.run / "trials.jsonl"
     finished = journal.read_bytes().count(b"\n") if journal.is_file() else 0
-    return Interrupted(f"{finished} finished trials are kept in {plan.run}", plan.resume_line)
+    return Interrupted(f"{plural(finished, 'finished trial')} kept in {plan.run}", plan.resume_line)
 
 
 def _write(plan: SearchPlan, outcome: Outcome) -> Path:
@@ -132,7 +133,7 @@ def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
     counts = outcome.candidates
     how = (
         f"{counts['kept']} of {counts['all']} candidates were left after pruning;"
-        f" {outcome.simulations} simulations, {len(outcome.trials)} trials"
+        f" {plural(outcome.simulations, 'simulation')}, {plural(len(outcome.trials), 'trial')}"
     )
     files = [f"written: {plan.out}", f"run: {plan.run}   report: {page}"]
     next_line = f"next: has deploy {plan.out}    why this one: has explain {plan.out}"

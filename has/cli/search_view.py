@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from has.cli.console import Talk
 from has.core.trial import Trial, TrialState
+from has.core.words import plural
 from has.report.document import Table, number
 from has.report.terminal import draw_part
 from has.search.events import Callbacks
@@ -69,7 +70,9 @@ class SearchView(Callbacks):
 
     def pruned(self, kept: int, total: int, by_rule: Mapping[str, int]) -> None:
         cuts = ", ".join(f"{rule} {count}" for rule, count in by_rule.items() if count)
-        self._funnel = f"pruning kept {kept} of {total} candidates" + (f" (cut by {cuts})" if cuts else "")
+        self._funnel = f"pruning kept {kept} of {plural(total, 'candidate')}" + (
+            f" (cut by {cuts})" if cuts else ""
+        )
         self._line(f"{self._clock()} {self._funnel}")
 
     def trial_started(self, number: int, label: str, kind: str, rate: float | None, predicted: float) -> None:
@@ -97,7 +100,7 @@ class SearchView(Callbacks):
         return f"{minutes:2d}:{seconds:02d}"
 
     def _words(self, trial: Trial, predicted: float) -> str:
-        name = f"trial {trial.number} [{trial.kind}] {trial.deployment.label}"
+        name = f"{self._called(trial)} {trial.deployment.label}"
         if trial.rate is not None:
             name += f" at {number(trial.rate)}/s"
         if trial.state is TrialState.FAILED:
@@ -112,6 +115,14 @@ class SearchView(Callbacks):
         if trial.state is TrialState.STOPPED:
             words += f", ended early: {trial.reason}"
         return words + ("  <- best so far" if trial is self._best else "")
+
+    def _called(self, trial: Trial) -> str:
+        """What a line calls a run. Those outside the budget are counted apart: their number was had before."""
+        what, _, rest = trial.kind.partition(":")
+        if what == "confirm":
+            return f"confirmation {trial.number + 1} [{rest.strip()}]"
+        again = any(other.number == trial.number for other, _ in self._trials if other is not trial)
+        return f"extra trial [{trial.kind}]" if again else f"trial {trial.number} [{trial.kind}]"
 
     def _draw(self) -> RenderableType:
         from rich.console import Group
@@ -141,7 +152,7 @@ class SearchView(Callbacks):
             attainment = figures.get("attainment")
             rows.append(
                 (
-                    f"{'*' if trial is self._best else ' '}{trial.number}",
+                    f"{'*' if trial is self._best else ' '}{_number(trial.number, trial.kind)}",
                     trial.kind,
                     trial.deployment.label,
                     trial.rate,
@@ -155,7 +166,9 @@ class SearchView(Callbacks):
             )
         if self._running is not None:
             n, label, kind, rate, predicted = self._running
-            rows.append((f" {n}", kind, label, rate, predicted, None, None, None, None, "running"))
+            rows.append(
+                (f" {_number(n, kind)}", kind, label, rate, predicted, None, None, None, None, "running")
+            )
         columns = (
             "#",
             "for",
@@ -176,3 +189,10 @@ class SearchView(Callbacks):
             return ""
         each = sum(trial.duration_s for trial in measured) / len(measured)
         return f"at most {each * (self._budget - len(self._trials)) / 60:.0f} min of trials left"
+
+
+def _number(number: int, kind: str) -> str:
+    """Confirmations are counted apart, in a journal of their own, and so are some baselines."""
+    return (
+        f"c{number + 1}" if kind.startswith("confirm") else "" if kind.startswith("baseline") else str(number)
+    )

@@ -1,4 +1,4 @@
-"""`has show`: a profile, workload, trace, deployment or space, readable."""
+"""`has show`: a file of any of the kinds that HAS reads or writes, readable; of a run folder its answer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
 def command(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Profile, workload, trace, deployment or space.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Profile, workload, trace, deployment, space; records, trials, a run's folder.",
+        ),
     ],
     html: options.Html = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show a profile, workload, trace, deployment or search space in readable form.
+    """Show a profile, workload, trace, deployment or search space in readable form; a run's tables too.
 
     What the file is follows from its content. With --json a profile is {metadata, rows}, a trace
-    {requests}, and anything else its own fields with the defaults filled in.
+    {requests}, a table of a run {records}, {trials} or {pruned}, and anything else its own fields
+    with the defaults filled in.
     """
     with talk(json=json, quiet=quiet) as t:
         document, data = read(file)
@@ -47,7 +52,11 @@ def command(
 
 
 def read(file: Path) -> tuple[Document, Any]:
-    """The file as a document and as data, whatever of the five kinds it is."""
+    """The file as a document and as data, whatever kind it is of."""
+    if file.is_dir():
+        from has.report.run_files import describe_run_shortly
+
+        return describe_run_shortly(file)
     if file.suffix.lower() in (".yaml", ".yml"):
         return _read_yaml(file)
     if file.suffix.lower() in (".parquet", ".csv", ".jsonl"):
@@ -55,7 +64,8 @@ def read(file: Path) -> tuple[Document, Any]:
     raise InputError(
         "is of no kind that has show knows",
         where=str(file),
-        allowed=".yaml (deployment, workload, space), .parquet or .csv (profile, trace), .jsonl (trace)",
+        allowed=".yaml (deployment, workload, space), .parquet or .csv (profile, trace, records, trials),"
+        " .jsonl (trace, trials), or the folder of a run",
     )
 
 
@@ -102,8 +112,13 @@ def _replayed(workload: Workload) -> list[Section]:
 
 
 def _read_table(file: Path) -> tuple[Document, Any]:
-    from has.report import nouns, traffic
+    from has.report import nouns, run_files, traffic
 
+    existing(file)
+    if file.suffix.lower() == ".jsonl" and run_files.is_journal(file):
+        return run_files.describe_journal(file)
+    if file.suffix.lower() != ".jsonl" and (kind := run_files.kind_of(_columns(file))):
+        return run_files.describe_table(file, kind)
     if file.suffix.lower() != ".jsonl" and "arrival_s" not in _columns(file):
         from has.files.profile import load_profile
 

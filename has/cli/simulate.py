@@ -9,6 +9,7 @@ import typer
 from has.cli import inputs, options, precedence
 from has.cli.console import talk
 from has.cli.defaults import Defaults
+from has.core.words import plural
 
 if TYPE_CHECKING:
     from has.core.deployment import Deployment
@@ -96,8 +97,8 @@ def command(
             t.warn(warning)
         if records is not None:
             save_records(run.records, records, met(run.records, run.slo))
-            t.say(f"records of {len(run.records.requests)} requests written to {records}")
-        title = f"Simulated: {plan.label}, {plan.gpus} GPUs, {plan.model}"
+            t.say(f"records of {plural(len(run.records.requests), 'request')} written to {records}")
+        title = f"Simulated: {plan.label}, {plural(plan.gpus, 'GPU')}, {plan.model}"
         lead = [slo_words(run.slo), *filter(None, [source])]
         t.result(run.figures, lambda: draw(Document(title, lead, parts.sections(run.figures))))
 

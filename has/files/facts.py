@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,46 @@ def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) 
     key = folded.get(name.strip().casefold())
     if key is not None:
         return known[key]
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    near = _near(list(known), name)
     raise InputError(
         f"no facts are shipped for the {what} {name}",
         field=what.lower(),
         value=name,
         allowed=allowed,
-        mend=f"did you mean {folded[close[0]]}?" if close else "",
+        mend=f"did you mean {either(near)}?" if near else "",
     )
+
+
+def _near(keys: list[str], name: str) -> list[str]:
+    """The keys that `name` may be a slip for: those of its family (the letters it begins with) that look
+    most like it, else the one that looks like it as a whole. A digit that is wrong makes `h300` an H100
+    or an H200; letter by letter it looks just as much like an MI300X."""
+
+    def alike(key: str) -> float:
+        return difflib.SequenceMatcher(None, name.casefold(), key.casefold()).ratio()
+
+    family = _family(name)
+    kin = sorted((key for key in keys if family and _family(key) == family), key=alike, reverse=True)
+    if kin:
+        return kin[:MOST_NEAR]
+    best = max(keys, key=alike, default="")
+    return [best] if best and alike(best) >= 0.5 else []
+
+
+MOST_NEAR = 3
+
+
+def either(names: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def similar_models(name: str) -> list[str]:
+    """Models of the facts that `name` may be a slip for, the likeliest first; none where none is alike."""
+    return _near(list(_models()), name)
+
+
+def _family(name: str) -> str:
+    """The letters before the first digit: `h` of H200 SXM, `qwen` of qwen2.5-vl-7b."""
+    match = re.match(r"[a-z]+(?:[ -]+[a-z]+)*", name.strip().casefold().rpartition("/")[2])
+    return match[0].rstrip(" -") if match else ""

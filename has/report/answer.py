@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from has.core.deployment import Deployment
+from has.core.words import plural, signed
 from has.report.document import Table, number
 from has.report.nouns import slo_words
 from has.report.provenance import confirmation_words, source_words, trial_words, tried_words
@@ -24,7 +25,7 @@ def answer_lines(best: Deployment) -> list[str]:
     reached = f"{number(objective.get('value'))} {objective.get('unit', '')}".strip()
     lines = [
         f"{best.label}: {reached}{_objective_words(objective)}",
-        f"{best.topology}, {best.gpus} GPUs; {slo_words(best.slo)}",
+        f"{best.topology}, {plural(best.gpus, 'GPU')}; {slo_words(best.slo)}",
     ]
     if evidence.get("meets_slo") is False:
         lines.insert(0, "Nothing meets the SLO; this is the least bad.")
@@ -84,7 +85,25 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     if gain < 0.05:
         return f"as good as the strongest baseline, {words}, on the same GPUs"
     doubt = f", which is predicted, not {tried}" if said == "predicted" else ""
-    return f"{gain:+.1f} % over the strongest baseline, {words}{doubt}, on the same GPUs"
+    return f"{signed(gain)} over the strongest baseline, {words}{doubt}, on the same GPUs"
+
+
+def each_gain_words(evidence: Mapping[str, Any]) -> str:
+    """The gain over every baseline HAS always scores, on one line; empty where there is none."""
+    objective = evidence.get("objective") or {}
+    told = []
+    for key, baseline in (evidence.get("baselines") or {}).items():
+        if key not in BASELINE_WORDS:
+            continue
+        gain = gain_percent(objective.get("value"), baseline.get("objective"), str(objective.get("name")))
+        name = f"{BASELINE_WORDS[key].partition(' (')[0]} ({baseline.get('deployment')})"
+        if gain is not None:
+            told.append(f"{signed(gain)} over {name}")
+        elif baseline.get("deployment") is None or baseline.get("objective") is None:
+            told.append(f"{BASELINE_WORDS[key].partition(' (')[0]}: {baseline.get('reason') or 'not scored'}")
+        else:
+            told.append(f"{name} carries nothing")
+    return "Gain on equal GPUs: " + "; ".join(told) if told else ""
 
 
 def baseline_table(best: Deployment) -> Table | None:
@@ -148,7 +167,7 @@ def _note(baseline: Mapping[str, Any], tried: str) -> str:
 
 def _gain_words(gain: float | None, other: float | None) -> str | None:
     if gain is not None:
-        return f"{gain:+.1f} %"
+        return signed(gain)
     return "it carries nothing" if other == 0 else None
 
 

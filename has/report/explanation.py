@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from has.core.deployment import Deployment
+from has.core.words import signed
 from has.report.answer import answer_lines, baseline_table
 from has.report.document import Bars, Document, Part, Section, Table, number
 from has.report.figures import one_line
@@ -170,7 +171,7 @@ def _sensitivity(told: Mapping[str, Any]) -> Section:
             row["change"],
             row["deployment"],
             row.get("goodput_rps"),
-            None if row.get("goodput_change_percent") is None else f"{row['goodput_change_percent']:+.1f} %",
+            None if row.get("goodput_change_percent") is None else signed(row["goodput_change_percent"]),
             None if row.get("attainment") is None else f"{row['attainment']:.1%}",
             row.get("ttft_p99_ms"),
             row.get("tpot_p99_ms"),

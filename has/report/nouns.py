@@ -11,6 +11,7 @@ from has.core.deployment import POOLS, Deployment
 from has.core.profile import Profile, ProfilePoint
 from has.core.slo import Slo
 from has.core.space import SearchSpace
+from has.core.words import plural
 from has.core.workload import Distribution, RequestClass, Workload
 from has.report.document import Document, Section, Table, number, two_columns
 
@@ -55,7 +56,7 @@ def describe_deployment(deployment: Deployment, title: str = "") -> Document:
         sections.append(Section("Evidence", [two_columns(flatten(deployment.evidence))]))
     return Document(
         title or f"Deployment {deployment.label} of {deployment.model}",
-        [f"{deployment.topology}, {deployment.gpus} GPUs; {slo_words(deployment.slo)}"],
+        [f"{deployment.topology}, {plural(deployment.gpus, 'GPU')}; {slo_words(deployment.slo)}"],
         sections,
     )
 
@@ -220,11 +221,11 @@ def describe_profile(profile: Profile) -> Document:
     sections = [Section("Metadata", [two_columns(flatten(metadata))])]
     for (stage, beside), rows in groups.items():
         title = stage if beside == "none" else f"{stage} beside {beside}"
-        sections.append(Section(f"{title}: {len(rows)} points", [_latency_table(rows)]))
+        sections.append(Section(f"{title}: {plural(len(rows), 'point')}", [_latency_table(rows)]))
     if unstable:
         sections.append(Section("Unstable points", unstable))
     meta = profile.metadata
-    words = f"{meta.source}, {len(profile.rows)} points"
+    words = f"{meta.source}, {plural(len(profile.rows), 'point')}"
     if unstable:
         words += f", {len(unstable)} of them unstable: the host was busy, or the device itself varies"
     return Document(

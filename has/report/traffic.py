@@ -68,7 +68,7 @@ def _rate_curve(statistics: Statistics) -> Curve | None:
         return None
     caption = (
         f"requests/s in stretches of {duration(stretch_s)}: least {number(float(rates.min()))}, "
-        f"mean {number(float(rates.mean()))}, most {number(float(rates.max()))}"
+        f"mean of all {number(statistics.rate)}, most {number(float(rates.max()))}"
     )
     return Curve(rates.tolist(), "0", duration(stretch_s * len(rates)), caption)
 

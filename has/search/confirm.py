@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from has.core.requests import Requests
 from has.core.trial import Trial, TrialState
+from has.core.words import signed
 from has.search.journal import Journal
 from has.search.loop import Loop
 from has.search.objective import Point, Score, tied
@@ -196,7 +197,7 @@ def _why(
             parts.append(f"p99 TTFT {slow:.0f} ms against {quick:.0f} ms")
     if confirmed[leader] > 0:
         parts.append(
-            f"{confirmed[other] / confirmed[leader] - 1:+.1%} goodput under other arrivals and loads"
+            f"{signed(100 * (confirmed[other] / confirmed[leader] - 1))} goodput under other arrivals and loads"
         )
     return ", ".join(parts)
 

@@ -23,6 +23,7 @@ from has.core.figures import figures
 from has.core.records import COMPLETED, REFUSED, Records
 from has.core.requests import Requests
 from has.core.slo import Slo
+from has.core.words import plural
 from has.errors import InputError, RunError
 from has.models.names import is_bundled
 from has.trial.loadgen import LATE_S, Schedule, open_loop
@@ -78,7 +79,7 @@ class UrlRun:
     @property
     def warnings(self) -> list[str]:
         """What a reader of the figures must know, in sentences; empty when all is well."""
-        said = [f"{count} requests failed: {why}" for why, count in self.faults.items()]
+        said = [f"{plural(count, 'request')} failed: {why}" for why, count in self.faults.items()]
         if self.schedule.late_p90_s > LATE_S:
             said.append(
                 f"the load generator was late by {self.schedule.late_p90_s * 1e3:.0f} ms (p90; {LATE_S * 1e3:.0f} allowed): this machine was too busy, take the figures with care"

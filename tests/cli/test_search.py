@@ -193,7 +193,7 @@ def test_the_interrupt_names_the_line_that_goes_on(has, small, monkeypatch) -> N
         patch.setattr(search_view.SearchView, "trial_finished", stop_after_two)
         said = has(*SEARCH, "--run", "run", "--out", "o.yaml")
     assert said.status == 130
-    assert "2 finished trials are kept in run" in said.err
+    assert "2 finished trials kept in run" in said.err
     line = next(line for line in said.err.splitlines() if "go on: " in line).partition("go on: ")[2]
     assert line == "has search --resume run --out o.yaml"
     kept = Path("run/trials.jsonl").read_text()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from has.core.words import signed
 from has.core.workload import Distribution, Lognormal, Workload
 from has.errors import InputError
 from has.files.formats.histogram import Histogram
@@ -89,8 +90,8 @@ def error_words(errors: Errors) -> str:
     """The error of the fit in a sentence."""
     worst, error = largest_error(errors)
     return (
-        f"Error against the source: rate {errors['rate']:+.1%}, CV of the gaps {errors['cv']:+.1%}; "
-        f"of the sizes at most {error:+.1%} ({worst})."
+        f"Error against the source: rate {signed(100 * errors['rate'])}, CV of the gaps {signed(100 * errors['cv'])}; "
+        f"of the sizes at most {signed(100 * error)} ({worst})."
     )
 
 
