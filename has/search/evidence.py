@@ -98,7 +98,8 @@ def predicted_figures(loop: Loop, candidate: Candidate, trial: Trial) -> Figures
     if trial.rate is None:
         return None
     deployment = loop.problem.deployment(candidate)
-    return loop.uncalibrated.figures(deployment, trial.rate, loop.lists.trial)
+    requests = loop.problem.of_workload((trial.figures or {}).get("workload"), loop.lists.trial)
+    return loop.uncalibrated.figures(deployment, trial.rate, requests)
 
 
 def prediction_error(measured: Figures | None, predicted: Figures | None) -> dict[str, float]:

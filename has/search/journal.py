@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from has.files.profile import load_profile, save_profile
 from has.files.space import load_space, save_space
 from has.files.validate import validate
 from has.files.workload import load_workload, save_workload
+from has.search.pools import POOL_NAMES
 
 MANIFEST = "manifest.json"
 
@@ -121,6 +123,32 @@ class Journal:
         self._trials.append(trial)
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a run is given, and keeps copies of. `pool_profiles` by pool, where GPUs differ from `profile`'s."""
+
+    profile: Profile
+    workloads: tuple[Workload, ...]
+    space: SearchSpace
+    pool_profiles: Mapping[str, Profile] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """By the names of the files that keep them, without their endings."""
+        named = {"profile": self.profile, "workload": self.workloads[0], "space": self.space}
+        named |= {f"profile-{pool}": profile for pool, profile in self.pool_profiles.items()}
+        named |= {f"workload-{n}": workload for n, workload in enumerate(self.workloads[1:], 2)}
+        return {name: digest(value) for name, value in named.items()}
+
+    def save(self, folder: Path) -> None:
+        save_profile(self.profile, folder / "profile.parquet")
+        for pool, profile in self.pool_profiles.items():
+            save_profile(profile, folder / f"profile-{pool}.parquet")
+        for n, workload in enumerate(self.workloads, 1):
+            save_workload(workload, folder / ("workload.yaml" if n == 1 else f"workload-{n}.yaml"))
+        save_space(self.space, folder / "space.yaml")
+
+
 class RunFolder:
     """`results/<run>/` as has explain, report and resume expect it; None keeps nothing."""
 
@@ -134,9 +162,7 @@ class RunFolder:
     def open(
         self,
         manifest: Mapping[str, Any],
-        profile: Profile,
-        workload: Workload,
-        space: SearchSpace,
+        inputs: Inputs,
         *,
         resume: bool,
     ) -> None:
@@ -167,9 +193,7 @@ class RunFolder:
             for stale in self.path.glob("optuna.log.lock*"):
                 stale.unlink(missing_ok=True)
             return
-        save_profile(profile, self.path / "profile.parquet")
-        save_workload(workload, self.path / "workload.yaml")
-        save_space(space, self.path / "space.yaml")
+        inputs.save(self.path)
         # Last, so that a folder with a manifest has everything a resumed run reads.
         write_atomic(existing, json.dumps(manifest, indent=1, default=str) + "\n")
 
@@ -213,8 +237,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def read_pool_profiles(folder: Path) -> dict[str, Profile]:
+    """The copies a run keeps of profiles of pools with other GPUs, by pool."""
+    paths = {pool: folder / f"profile-{pool}.parquet" for pool in POOL_NAMES}
+    return {pool: load_profile(path) for pool, path in paths.items() if path.is_file()}
+
+
+def read_all_inputs(folder: Path) -> Inputs:
+    """The copies a run keeps of everything it was given."""
+    profile, workload, space = read_inputs(folder)
+    further: list[Workload] = []
+    while (path := folder / f"workload-{len(further) + 2}.yaml").is_file():
+        further.append(load_workload(path))
+    return Inputs(profile, (workload, *further), space, read_pool_profiles(folder))
+
+
 def read_inputs(folder: Path) -> tuple[Profile, Workload, SearchSpace]:
-    """The copies a run keeps of what it was given."""
+    """The copies a run keeps of its profile, its (first) workload and its space."""
     return (
         load_profile(folder / "profile.parquet"),
         load_workload(folder / "workload.yaml"),

@@ -202,8 +202,10 @@ class Loop:
         self, deployment: Deployment, rate: float, measured: Mapping[str, object]
     ) -> list[Telemetry]:
         central = self.ensemble.central
+        name = measured.get("workload")
+        requests = self.problem.of_workload(None if name is None else str(name), self.lists.trial)
         try:
-            simulated = central.figures(deployment, rate, self.lists.trial)
+            simulated = central.figures(deployment, rate, requests)
         except InputError:
             return []
         return telemetry(

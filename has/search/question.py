@@ -24,7 +24,7 @@ from has.files.deployment import load_deployment
 from has.files.validate import validate
 from has.search import samplers
 from has.search.events import Callbacks
-from has.search.journal import RunFolder
+from has.search.journal import Inputs, RunFolder
 from has.search.objective import OBJECTIVES, ObjectiveName
 from has.search.problem import rate_in_force
 from has.sim.draw import draw_requests
@@ -39,12 +39,16 @@ REQUESTS = {True: 80, False: 1000}
 class Asked:
     question: dict[str, Any]
     digests: dict[str, Any]
-    space: SearchSpace
+    inputs: Inputs
     own_baselines: dict[str, Deployment]
     sampler: samplers.Sampler
     executor: Executor
     folder: RunFolder
     callbacks: Callbacks
+
+    @property
+    def space(self) -> SearchSpace:
+        return self.inputs.space
 
     @property
     def live(self) -> bool:
@@ -53,19 +57,20 @@ class Asked:
 
 def ask(
     gpus: int,
-    workload: Workload,
+    workloads: Sequence[Workload],
     rate: float | Sequence[float] | None,
     ttft_ms: float | None,
     tpot_ms: float | None,
     attainment: float | None,
     objective: ObjectiveName | None,
-    price: float | None,
+    price: float | Mapping[str, float] | None,
     trials: int | None,
     requests: int | None,
     executor: Executor,
     seed: int,
 ) -> dict[str, Any]:
     """What is asked, as plain data for the manifest. InputError for what cannot be asked."""
+    workload = workloads[0]
     rates = (
         []
         if rate is None
@@ -82,8 +87,9 @@ def ask(
     ):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise _bad(name, number, f"an integer of at least {least}")
-    if price is not None and not (0 < price < float("inf")):
-        raise _bad("price", price, "dollars per GPU and hour, above 0")
+    for value in price.values() if isinstance(price, Mapping) else () if price is None else (price,):
+        if not (0 < value < float("inf")):
+            raise _bad("price", value, "dollars per GPU and hour, above 0")
     if objective is not None and objective not in OBJECTIVES:
         raise _bad("objective", objective, ", ".join(OBJECTIVES))
     name = objective or ("goodput" if rates else "max-rate")
@@ -99,12 +105,14 @@ def ask(
                 mend="give --rate, or a rate in the workload",
             )
         rates = [own] if own is not None else [rate_in_force(workload, draw_requests(workload))]
+    several = {"slo_asked": {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}}
     return {
+        **(several if len(workloads) > 1 else {}),  # else the SLO in force says as much
         "gpus": gpus,
         "rates": rates,
-        "slo": _slo(workload, ttft_ms, tpot_ms, attainment).model_dump(mode="json"),
+        "slo": _slo(workloads, ttft_ms, tpot_ms, attainment).model_dump(mode="json"),
         "objective": name,
-        "price": price,
+        "price": dict(price) if isinstance(price, Mapping) else price,
         "trials": trials,
         "requests": requests or REQUESTS[executor.live],
         "on": "live" if executor.live else "simulated",
@@ -112,8 +120,30 @@ def ask(
     }
 
 
-def _slo(workload: Workload, ttft_ms: float | None, tpot_ms: float | None, attainment: float | None) -> Slo:
-    fields: dict[str, Any] = {} if workload.slo is None else workload.slo.model_dump()
+def all_workloads(
+    given: Workload | Sequence[Workload], ttft_ms: float | None, tpot_ms: float | None
+) -> tuple[Workload, ...]:
+    """The workloads, names told apart; each further one with the SLO in force for it, so that it stands alone."""
+    first, *further = [given] if isinstance(given, Workload) else given
+    told = [first]
+    for n, workload in enumerate(further, 2):
+        taken = {w.name for w in told}
+        bounds = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
+        own = workload.slo or first.slo
+        held = own and own.model_copy(update={k: float(v) for k, v in bounds.items() if v is not None})
+        name = f"{workload.name} ({n})" if workload.name in taken else workload.name
+        told.append(workload.model_copy(update={"slo": held, "name": name}))
+    return tuple(told)
+
+
+def _slo(
+    workloads: Sequence[Workload], ttft_ms: float | None, tpot_ms: float | None, attainment: float | None
+) -> Slo:
+    """Of the first workload, its target the strictest of all; options go before."""
+    own = workloads[0].slo
+    fields: dict[str, Any] = {} if own is None else own.model_dump()
+    if own is not None:
+        fields["attainment"] = max(w.slo.attainment for w in workloads if w.slo is not None)
     given = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}
     fields |= {
         k: float(v) if isinstance(v, int) and not isinstance(v, bool) else v

@@ -15,14 +15,15 @@ from has.errors import InputError
 from has.search import samplers
 from has.search.conclude import conclude, score_own
 from has.search.events import Callbacks
-from has.search.journal import RunFolder, digest, read_inputs, read_manifest
+from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
 from has.search.loop import make_surrogate
 from has.search.objective import ObjectiveName
 from has.search.outcome import Outcome
+from has.search.pools import latency_of
 from has.search.predict import Predictor
 from has.search.prune import only_possible
 from has.search.prune import prune as prune_candidates
-from has.search.question import REQUESTS, TRIALS, Asked, ask, load_baselines, manifest
+from has.search.question import REQUESTS, TRIALS, Asked, all_workloads, ask, load_baselines, manifest
 from has.search.screen import keep_simulators_best
 from has.search.setup import choose_baselines, make_loop, make_problem, rate_to_offer, screen_all
 from has.search.simulated import ModelExecutor
@@ -34,8 +35,9 @@ __all__ = ["REQUESTS", "TRIALS", "resume_inputs", "search"]
 def search(
     gpus: int,
     profile: Profile,
-    workload: Workload,
+    workload: Workload | Sequence[Workload],
     *,
+    pool_profiles: Mapping[str, Profile] | None = None,
     space: SearchSpace | None = None,
     executor: Executor | None = None,
     trials: int | None = None,
@@ -47,7 +49,7 @@ def search(
     sampler: str = "auto",
     prune: bool = True,
     baselines: Sequence[str | Path | Deployment] | Mapping[str, Deployment] = (),
-    price: float | None = None,
+    price: float | Mapping[str, float] | None = None,
     requests: int | None = None,
     seed: int = 0,
     model: str | None = None,
@@ -59,6 +61,9 @@ def search(
 ) -> Outcome:
     """The best deployment of `profile.metadata.model` on `gpus` GPUs under `workload`.
 
+    workload    several: the one that a deployment serves worst counts; rates and arrivals not given
+                are the first one's
+    pool_profiles  of pools whose GPUs are not those of `profile`, by pool
     space       what may be proposed (default: everything)
     executor    runs the trials (default: the simulator on this very profile)
     trials      budget (12 live, 40 simulated; the sampler grid: all that is left)
@@ -66,7 +71,7 @@ def search(
     ttft_ms, tpot_ms, attainment   go before the workload's SLO
     objective   max-rate, or goodput where `rate` is given, unless said
     baselines   deployments, or their files, scored beside monolithic, e_pd and static_epd
-    price       of a GPU and hour, for objective cost
+    price       dollars per GPU and hour, or that by GPU; else the shipped facts' where they have one
     requests    of one trial (80 live, 1000 simulated)
     settings    further fields of every proposed Deployment (dtype, max_num_seqs, …)
     run_dir     where inputs, journal and results are kept (None: nowhere)
@@ -78,28 +83,25 @@ def search(
     """
     listener = callbacks or Callbacks()
     chosen = samplers.create(sampler)
-    runner = ModelExecutor(profile) if executor is None else executor
+    pools = dict(pool_profiles or {})
+    latency = latency_of(profile, pools)
+    runner = ModelExecutor(latency) if executor is None else executor
+    workloads = all_workloads(workload, ttft_ms, tpot_ms)
     question = ask(
-        gpus, workload, rate, ttft_ms, tpot_ms, attainment, objective, price, trials, requests, runner, seed
+        gpus, workloads, rate, ttft_ms, tpot_ms, attainment, objective, price, trials, requests, runner, seed
     )
     question |= {"sampler": sampler, "prune": prune, "model": model or profile.metadata.model}
     question["settings"] = dict(settings or {})
     space = space or SearchSpace(version=1)
     own = load_baselines(baselines)
-    digests = {
-        "profile": digest(profile),
-        "workload": digest(workload),
-        "space": digest(space),
-        "baselines": {name: d.digest() for name, d in own.items()},
-    }
+    inputs = Inputs(profile, workloads, space, pools)
+    digests = {**inputs.digests, "baselines": {name: d.digest() for name, d in own.items()}}
     where = resume if resume is not None else run_dir
     folder = RunFolder(None if where is None else Path(where))
     try:
-        folder.open(
-            manifest(question, digests, profile, command), profile, workload, space, resume=resume is not None
-        )
-        asked = Asked(question, digests, space, own, chosen, runner, folder, listener)
-        return _search(profile, workload, asked)
+        folder.open(manifest(question, digests, profile, command), inputs, resume=resume is not None)
+        asked = Asked(question, digests, inputs, own, chosen, runner, folder, listener)
+        return _search(asked)
     finally:
         folder.close()
         if executor is None:
@@ -111,13 +113,14 @@ def resume_inputs(run_dir: str | Path) -> dict[str, Any]:
     the user's baselines and the callbacks. InputError if the folder holds no run."""
     folder = Path(run_dir)
     question = read_manifest(folder)["question"]
-    profile, workload, space = read_inputs(folder)
-    slo = question["slo"]
+    inputs = read_all_inputs(folder)
+    slo = question.get("slo_asked", question["slo"])
     return {
         "gpus": question["gpus"],
-        "profile": profile,
-        "workload": workload,
-        "space": space,
+        "profile": inputs.profile,
+        "pool_profiles": inputs.pool_profiles,
+        "workload": inputs.workloads,
+        "space": inputs.space,
         "trials": question["trials"],
         "rate": question["rates"] or None,
         "objective": question["objective"],
@@ -135,9 +138,9 @@ def resume_inputs(run_dir: str | Path) -> dict[str, Any]:
     }
 
 
-def _search(profile: Profile, workload: Workload, asked: Asked) -> Outcome:
+def _search(asked: Asked) -> Outcome:
     tell = asked.callbacks
-    problem, lists = make_problem(profile, workload, asked)
+    problem, lists = make_problem(asked)
     for warning in Predictor(problem).warnings(lists.long):
         tell.note(warning)
 
@@ -191,4 +194,4 @@ def _search(profile: Profile, workload: Workload, asked: Asked) -> Outcome:
     tell.stage("trials", f"up to {loop.budget}")
     loop.optimise()
     own = score_own(loop, asked)
-    return conclude(loop, asked, everything, baselines, own, workload)
+    return conclude(loop, asked, everything, baselines, own, problem.workload)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from has.core.profile import Profile
 from has.core.slo import Slo
-from has.core.workload import Workload
 from has.search.ensemble import SimulatedEnsemble
 from has.search.events import Callbacks
 from has.search.journal import Journal
@@ -31,7 +29,9 @@ CUT_IN_SIGHT = 1500
 """Cut candidates that are simulated for the guard and the audit: those that bounds say could carry most."""
 
 
-def make_problem(profile: Profile, workload: Workload, asked: Asked) -> tuple[Problem, Lists]:
+def make_problem(asked: Asked) -> tuple[Problem, Lists]:
+    """The question with its requests drawn. The first workload's arrivals and rate are the rule."""
+    workload, *further = asked.inputs.workloads
     question, model = asked.question, asked.question["model"]
     rates = tuple(question["rates"])
     objective = Objective(question["objective"], rates, Slo(**question["slo"]), question["price"])
@@ -51,10 +51,12 @@ def make_problem(profile: Profile, workload: Workload, asked: Asked) -> tuple[Pr
         settings.setdefault("rate_estimate", "online")
     problem = Problem(
         gpus=question["gpus"],
-        profile=profile,
+        profile=asked.inputs.profile,
         workload=workload,
         objective=objective,
         requests=whole[: max(LONG, question["requests"])],
+        pool_profiles=asked.inputs.pool_profiles,
+        further=tuple(further),
         base_rate=base,
         seed=question["seed"],
         settings=settings,

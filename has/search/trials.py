@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +31,10 @@ class Measured:
     point: Point | None
     reason: str | None
     telemetry: Mapping[str, Any]
+
+
+DECIDES = ("attainment", "goodput_rps")
+"""Of the runs of several workloads the one that is least in these speaks for all."""
 
 
 class _Ended(Exception):
@@ -66,10 +70,10 @@ class Trials:
 
     @property
     def several(self) -> bool:
-        """Whether one trial takes runs at several rates."""
-        return self.offered is None and (
-            self.problem.objective.name == "max-rate" or len(self.problem.objective.rates) > 1
-        )
+        """Whether one trial takes several runs: at several rates, or of several workloads."""
+        objective = self.problem.objective
+        several_rates = objective.name == "max-rate" or len(objective.rates) > 1
+        return bool(self.problem.further) or (self.offered is None and several_rates)
 
     def run(self, deployment: Deployment, upper: float) -> Measured:
         """Measure `deployment`; `upper` bounds the rate it could carry.
@@ -90,12 +94,21 @@ class Trials:
         return Measured(TrialState.COMPLETE, score, score.value, score.point, None, self._told)
 
     def once(self, deployment: Deployment, rate: float, requests: Requests) -> Outcome:
-        """One run at `rate` of requests that arrive at it, without early end."""
-        return self._execute(deployment, rate, requests, watch=None)
+        """One run at `rate` of requests that arrive at it, without early end; of several workloads the
+        worst one's, the further ones drawn like these but with another seed."""
+        first = self._execute(deployment, rate, requests, watch=None)
+        if first.figures is None or not self.problem.further:
+            return first
+        beside = self.problem.beside(requests, self.problem.seed + 1)
+        try:
+            return self._worst(first, deployment, rate, beside)
+        except _Ended as end:
+            return end.outcome
 
     _told: Mapping[str, Any] = {}
 
     def _point(self, deployment: Deployment, rate: float) -> Point:
+        """One run at `rate`; of several workloads one each, of which the worst speaks for all."""
         requests = self.problem.at_rate(rate, self.requests)
         watch = None
         if self._early_end and not self.several:
@@ -103,8 +116,21 @@ class Trials:
         outcome = self._execute(deployment, rate, requests, watch)
         if outcome.state != TrialState.COMPLETE or outcome.figures is None:
             raise _Ended(outcome, rate)
+        outcome = self._worst(outcome, deployment, rate, self.problem.beside(self.requests))
         self._told = outcome.telemetry
         return Point.of(rate, plain(outcome.figures))
+
+    def _worst(
+        self, first: Outcome, deployment: Deployment, rate: float, beside: Sequence[Requests]
+    ) -> Outcome:
+        """`first`, or the run of a further workload that did worse; its figures then name the workload."""
+        outcomes = [first]
+        for workload, requests in zip(self.problem.further, beside, strict=True):
+            outcome = self._execute(deployment, rate, self.problem.at_rate(rate, requests), watch=None)
+            if outcome.state != TrialState.COMPLETE or outcome.figures is None:
+                raise _Ended(outcome, rate)
+            outcomes.append(replace(outcome, figures={**outcome.figures, "workload": workload.name}))
+        return min(outcomes, key=lambda o: tuple((o.figures or {}).get(k) or 0.0 for k in DECIDES))
 
     def _execute(
         self, deployment: Deployment, rate: float, requests: Requests, watch: Watch | None
