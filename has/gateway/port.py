@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from has.gateway.job import MediaBytes
+from has.gateway.job import Job, MediaBytes
 
 PoolName = Literal["preprocess", "encode", "prefill", "decode", "mixed"]
 """Kinds of worker. `mixed` runs iterations of prefill and decode (and, when monolithic, encode)."""
@@ -103,9 +103,11 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A prefill batch ended. `tokens` pairs its requests with their first token (-1: it failed, as said).
+    """A prefill batch ended. `tokens` pairs its requests with their first token (-1: none, as it failed, which
+    is said apart, or as decode will bring it).
 
-    `transfers` pairs requests with the seconds until their KV is where decode finds it.
+    `transfers` pairs requests with the seconds until their KV is where decode finds it. `counted`
+    pairs requests with the prompt and media tokens that the worker counted, where that is news.
     """
 
     remote: bool
@@ -115,6 +117,7 @@ class Prefilled:
     ratio: float
     tokens: tuple[tuple[int, int], ...]
     transfers: tuple[tuple[int, float], ...] = ()
+    counted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class Stepped:
 
     `tokens` pairs requests with their next token. `ended` are the requests that hold nothing on the
     worker any more. `parts` says of a mixed iteration which stages it had: (stage, share of its
-    time, requests).
+    time, requests). `counted` is as in `Prefilled`.
     """
 
     worker: int
@@ -133,15 +136,17 @@ class Stepped:
     tokens: tuple[tuple[int, int], ...]
     ended: tuple[int, ...]
     parts: tuple[tuple[str, float, tuple[int, ...]], ...] = ()
+    counted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One request could not go on. `transient`: for want of room, which will come back."""
+    """One request could not go on. `transient`: for want of room, which will come back. `unfit`: the request's fault."""
 
     request: int
     error: str
     transient: bool = False
+    unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,8 @@ class Payload:
 
     `render` makes the prompt's ids from the LM tokens of each medium: a placeholder stands once for
     every embedding, so ids can only be made when the media have been decoded. `context` bounds
-    prompt, media and output tokens together: an answer ends there at the latest.
+    prompt, media and output tokens together: an answer ends there at the latest. `job` is the whole
+    request, for workers that render prompts themselves.
     """
 
     media: tuple[MediaBytes, ...]
@@ -188,6 +194,7 @@ class Payload:
     top_p: float = 1.0
     seed: int = 0
     ignore_eos: bool = False
+    job: Job | None = None
 
 
 class WorkerPort(Protocol):

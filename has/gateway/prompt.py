@@ -1,10 +1,11 @@
-"""From a job's messages to token ids, once its media are counted."""
+"""What prompts and tokens mean: from a job's messages to token ids, once its media are counted, and back to text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from has.gateway.job import Job, MediaRef
+from has.gateway.job import FinishReason, Job, MediaRef
 from has.models.names import PLACEHOLDER
 from has.models.text import Tokenizer, chat_prompt
 
@@ -34,3 +35,33 @@ def renderer(job: Job, tokenizer: Tokenizer) -> Renderer:
         *(id_ for kind, n in zip(kinds, counts, strict=True) for id_ in [int(PLACEHOLDER[kind])] * n),
         *ids,
     ]
+
+
+class Language(Protocol):
+    """A model's prompts and tokens, as far as a service must understand them."""
+
+    def renderer(self, job: Job) -> Renderer:
+        """How `job`'s prompt is rendered. Where the workers render it, an estimate of its length will do."""
+
+    def end(self, token: int, *, ignore_eos: bool) -> FinishReason | None:
+        """Why the answer ends with this token, or None while it goes on."""
+
+    def text(self, token: int, *, ended: bool) -> str:
+        """What the token adds to the answer."""
+
+
+class BundledLanguage:
+    """The bundled models' byte-level tokenizer and chat template."""
+
+    def __init__(self, eos: int | None) -> None:
+        self._eos = eos
+        self._tokenizer = Tokenizer()
+
+    def renderer(self, job: Job) -> Renderer:
+        return renderer(job, self._tokenizer)
+
+    def end(self, token: int, *, ignore_eos: bool) -> FinishReason | None:
+        return "stop" if token == self._eos and not ignore_eos else None
+
+    def text(self, token: int, *, ended: bool) -> str:
+        return "" if ended else self._tokenizer.piece(token)

@@ -37,11 +37,10 @@ from has.gateway.port import (
     Stepped,
     WorkerPort,
 )
-from has.gateway.prompt import renderer
+from has.gateway.prompt import BundledLanguage, Language
 from has.gateway.scheduler import Scheduler
 from has.gateway.snapshot import snapshot
 from has.gateway.stream import TokenStream
-from has.models.text import Tokenizer
 
 log = logging.getLogger("has.gateway")
 MOST_RETRIES = 3
@@ -62,7 +61,8 @@ class Service:
     """One deployment, serving (`has.gateway.job.Serving`).
 
     max_model_len  most prompt, media and output tokens of one request, None without bound
-    eos            the model's end-of-sequence id, None if it never ends by itself
+    eos            the bundled model's end-of-sequence id, None if it never ends by itself
+    language       what prompts and tokens mean; default: the bundled models'
     tap            hears every command and event with the real time it passed, for trials' records
     """
 
@@ -74,6 +74,7 @@ class Service:
         model: str,
         max_model_len: int | None = None,
         eos: int | None = None,
+        language: Language | None = None,
         observer: Observer | None = None,
         tap: Tap | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -83,10 +84,9 @@ class Service:
         self._port = port
         self._model = model
         self._max_model_len = max_model_len
-        self._eos = eos
+        self._language = language or BundledLanguage(eos)
         self._tap = tap
         self._clock = clock
-        self._tokenizer = Tokenizer()
         self._running: dict[int, _Running] = {}
         self._next = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +129,7 @@ class Service:
             raise Unavailable(why, retry_after_s=1.0)
         request, now_s = self._next, self._clock()
         arrival_s = now_s if job.arrival_s is None else job.arrival_s
-        render = renderer(job, self._tokenizer)
+        render = self._language.renderer(job)
         prompt_tokens = len(render([1] * len(job.media))) - len(job.media)
         if prompt_tokens + len(job.media) < 1:
             raise BadRequest("the prompt is empty", "messages")
@@ -143,6 +143,7 @@ class Service:
             top_p=job.top_p,
             seed=request if job.seed is None else job.seed,
             ignore_eos=job.ignore_eos,
+            job=job,
         )
         ticket = Ticket(request, arrival_s, bool(job.media), 0, prompt_tokens, output_tokens)
         self._keep_pace(now_s)
@@ -200,6 +201,7 @@ class Service:
                 self._stage_done("encode", self.scheduler.encoders[event.worker].encoder, event)
                 self.scheduler.encoded(event.worker, event.end_s, _delays(event.transfers))
             case Prefilled():
+                self._counted(event.counted)
                 for request, token in event.tokens:
                     if token >= 0 and self._token(request, token, event.end_s):
                         self.scheduler.finish(request)
@@ -211,6 +213,7 @@ class Service:
                     self._stage_done("prefill_local", lane, event)
                 self.scheduler.prefilled(event.remote, event.worker, event.end_s, _delays(event.transfers))
             case Stepped():
+                self._counted(event.counted)
                 for request, token in event.tokens:
                     self.scheduler.answered(request)
                     self._token(request, token, event.end_s)
@@ -218,6 +221,8 @@ class Service:
                     self.scheduler.finish(request)
                     self._over(request)
                 self.observer.stage_done("decode", 0.0, event.end_s - event.start_s)
+            case Failed(unfit=True):
+                self._fail(event.request, BadRequest(event.error, "messages"))
             case Failed(transient=True):
                 self._fail(event.request, Unavailable(event.error, retry_after_s=1.0))
             case Failed():
@@ -258,6 +263,12 @@ class Service:
         self._stage_done("preprocess", self.scheduler.preprocess.lanes[event.server], event)
         self.scheduler.preprocessed(event.server, event.end_s)
 
+    def _counted(self, counted: tuple[tuple[int, int], ...]) -> None:
+        """What the workers counted goes before what was estimated."""
+        for request, tokens in counted:
+            if request in self._running:
+                self._running[request].stream.prompt_tokens = tokens
+
     def _stage_done(self, stage: str, lane: Lane, event: Preprocessed | Encoded | Prefilled) -> None:
         """Report a batch that is about to leave its lane: how long its first request waited, and its service."""
         waited_s = [event.start_s - ticket.ready_s for ticket in lane.running]
@@ -270,13 +281,11 @@ class Service:
             return False
         stream = running.stream
         index = stream.sent + 1
-        ended = token == self._eos and not running.job.ignore_eos
-        reason: FinishReason | None = (
-            "stop" if ended else "length" if index >= running.ticket.output_tokens else None
-        )
+        ended = self._language.end(token, ignore_eos=running.job.ignore_eos)
+        reason: FinishReason | None = ended or ("length" if index >= running.ticket.output_tokens else None)
         if index == 1:
             self._first_tokens.append(self._clock())
-        text = "" if ended else self._tokenizer.piece(token)
+        text = self._language.text(token, ended=ended is not None)
         stream.put(TokenEvent(token, text, index, stream.prompt_tokens, reason, end_s))
         return reason is not None
 
