@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
@@ -20,6 +21,7 @@ from has.core.noun import (
     Share,
     SmPercent,
     Tokens,
+    refuse,
 )
 from has.core.slo import Slo
 
@@ -116,63 +118,68 @@ class Deployment(Noun):
 
     @model_validator(mode="after")
     def _shape(self) -> Self:
-        pools = POOLS[self.topology]
-        if set(self.alloc.pools) != set(pools):
-            raise ValueError(f"alloc: a {self.topology} deployment has the pools {', '.join(pools)}")
+        refuse(self._problems())
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """What contradicts what, all of it."""
+        if set(self.alloc.pools) != set(POOLS[self.topology]):
+            yield f"alloc: a {self.topology} deployment has the pools {', '.join(POOLS[self.topology])}"
+            return  # of pools that are not there nothing more can be said
         if self.alloc.total != self.gpus:
-            raise ValueError(f"gpus: must be the sum of alloc, {self.alloc.total}, not {self.gpus}")
-        extra = ("local_prefill",) if self.topology == "disaggregated" else ()
-        for name in type(self.tensor_parallel).model_fields:
-            if getattr(self.tensor_parallel, name) is not None and name not in pools + extra:
-                raise ValueError(f"tensor_parallel.{name}: a {self.topology} deployment has no such pool")
-        for pool in pools:
-            if self.alloc[pool] % self.tp(pool):
-                raise ValueError(
-                    f"alloc.{pool}: {self.alloc[pool]} is no multiple of tensor_parallel.{pool} = {self.tp(pool)}"
-                )
-            if self.gpus_per_node and self.gpus_per_node % self.tp(pool):
-                raise ValueError(
-                    f"tensor_parallel.{pool}: {self.tp(pool)} would cross nodes of {self.gpus_per_node} GPUs"
-                )
+            yield f"gpus: must be the sum of alloc, {self.alloc.total}, not {self.gpus}"
+        yield from self._parallelism()
         if self.topology == "monolithic":
-            self._absent("encode_batch", "prefill_offload", "sm_table")
+            yield from self._absent("encode_batch", "prefill_offload", "sm_table")
         else:
-            self._present("encode_batch")
+            yield from self._present("encode_batch")
         if self.topology == "e_pd":
-            self._absent("prefill_offload", "sm_table")
+            yield from self._absent("prefill_offload", "sm_table")
         if self.topology == "disaggregated":
-            self._present("prefill_offload")
-            self._offload_shape()
+            yield from self._present("prefill_offload")
+            if self.prefill_offload is not None:
+                yield from self._offload()
         if isinstance(self.sm_table, tuple):
             batches = [row.batch for row in self.sm_table]
             if len(set(batches)) != len(batches):
-                raise ValueError("sm_table: a batch stands twice")
-        return self
+                yield "sm_table: a batch stands twice"
 
-    def _offload_shape(self) -> None:
+    def _parallelism(self) -> Iterator[str]:
+        pools = POOLS[self.topology]
+        extra = ("local_prefill",) if self.topology == "disaggregated" else ()
+        for name in type(self.tensor_parallel).model_fields:
+            if getattr(self.tensor_parallel, name) is not None and name not in pools + extra:
+                yield f"tensor_parallel.{name}: a {self.topology} deployment has no such pool"
+        for pool in pools:
+            if self.alloc[pool] % self.tp(pool):
+                yield f"alloc.{pool}: {self.alloc[pool]} is no multiple of tensor_parallel.{pool} = {self.tp(pool)}"
+            if self.gpus_per_node and self.gpus_per_node % self.tp(pool):
+                yield f"tensor_parallel.{pool}: {self.tp(pool)} would cross nodes of {self.gpus_per_node} GPUs"
+
+    def _offload(self) -> Iterator[str]:
         share = self.offload_fraction
         if (share * 10**6).denominator != 1:
-            raise ValueError("prefill_offload: at most six decimals")
+            yield "prefill_offload: at most six decimals"
         if (share == 0) != (self.alloc["prefill"] == 0):
-            raise ValueError(
+            yield (
                 "prefill_offload: must be 0 exactly when alloc.prefill is 0"
                 f" (offload {float(share)}, prefill {self.alloc['prefill']})"
             )
         if share < 1 and self.alloc["encode"] % self.local_prefill_span:
-            raise ValueError(
+            yield (
                 f"alloc.encode: {self.alloc['encode']} is no multiple of tensor_parallel.local_prefill"
                 f" = {self.local_prefill_span}, which local prefill (prefill_offload < 1) needs"
             )
 
-    def _absent(self, *fields: str) -> None:
+    def _absent(self, *fields: str) -> Iterator[str]:
         for field in fields:
             if getattr(self, field) is not None:
-                raise ValueError(f"{field}: a {self.topology} deployment has none")
+                yield f"{field}: a {self.topology} deployment has none"
 
-    def _present(self, *fields: str) -> None:
+    def _present(self, *fields: str) -> Iterator[str]:
         for field in fields:
             if getattr(self, field) is None:
-                raise ValueError(f"{field}: required for a {self.topology} deployment")
+                yield f"{field}: required for a {self.topology} deployment"
 
     def tp(self, pool: str) -> int:
         """GPUs of one worker of `pool`."""

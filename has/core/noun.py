@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from has.core.limits import LEAST_RATE, MOST, MOST_COUNT, MOST_GPUS, MOST_RATE, MOST_TOKENS
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise ValueError, a line for each problem, `field: message`, if there are any."""
+    found = list(problems)
+    if found:
+        raise ValueError("\n".join(found))
 
 
 class Noun(BaseModel):

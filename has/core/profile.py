@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from has.core.noun import NonNegativeFloat, NonNegativeInt, Noun, PositiveInt, SmPercent
+from has.core.noun import NonNegativeFloat, NonNegativeInt, Noun, PositiveInt, SmPercent, refuse
 from has.core.stage import Beside, Stage
 
 Source = Literal["measured", "roofline", "silicon"]
@@ -77,15 +77,18 @@ class Profile(Noun):
 
     @model_validator(mode="after")
     def _rows(self) -> Self:
+        refuse(self._problems())
+        return self
+
+    def _problems(self) -> Iterator[str]:
         seen: set[Any] = set()
         for i, row in enumerate(self.rows):
             if row.key in seen:
-                raise ValueError(f"rows.{i}: the point {_words(row)} stands twice")
+                yield f"rows.{i}: the point {_words(row)} stands twice"
             seen.add(row.key)
         missing = [s for s in (Stage.PREFILL, Stage.DECODE) if not any(r.stage == s for r in self.rows)]
         if missing:
-            raise ValueError(f"rows: no row of stage {', '.join(missing)}")
-        return self
+            yield f"rows: no row of stage {', '.join(missing)}"
 
 
 class GridHole(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from has.core.deployment import Topology
-from has.core.noun import Count, Gpus, GpusOrNone, Noun, PositiveFloat, Share
+from has.core.noun import Count, Gpus, GpusOrNone, Noun, PositiveFloat, Share, refuse
 
 Range = Annotated[tuple[GpusOrNone, GpusOrNone], Field(strict=False)]
 TpChoices = Annotated[tuple[Gpus, ...], Field(strict=False, min_length=1)]
@@ -22,10 +22,12 @@ class AllocRanges(Noun):
 
     @model_validator(mode="after")
     def _order(self) -> Self:
-        for pool in ("encode", "prefill", "decode"):
-            bounds = getattr(self, pool)
-            if bounds is not None and bounds[0] > bounds[1]:
-                raise ValueError(f"{pool}: the lower bound exceeds the upper")
+        bounds = {pool: getattr(self, pool) for pool in ("encode", "prefill", "decode")}
+        refuse(
+            f"{pool}: the lower bound exceeds the upper"
+            for pool, range_ in bounds.items()
+            if range_ is not None and range_[0] > range_[1]
+        )
         return self
 
 
@@ -46,10 +48,11 @@ class OffloadRange(Noun):
 
     @model_validator(mode="after")
     def _order(self) -> Self:
-        if self.min > self.max:
-            raise ValueError("min: exceeds max")
-        if self.step < 1e-6:
-            raise ValueError("step: at least 0.000001 (s has six decimals at most)")
+        wrong = {
+            "min: exceeds max": self.min > self.max,
+            "step: at least 0.000001 (s has six decimals at most)": self.step < 1e-6,
+        }
+        refuse(words for words, so in wrong.items() if so)
         return self
 
 
@@ -83,7 +86,9 @@ class SearchSpace(Noun):
             "tensor_parallel.prefill": self.tensor_parallel.prefill,
             "tensor_parallel.decode": self.tensor_parallel.decode,
         }
-        for name, values in lists.items():
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name}: a value stands twice")
+        refuse(
+            f"{name}: a value stands twice"
+            for name, values in lists.items()
+            if len(set(values)) != len(values)
+        )
         return self

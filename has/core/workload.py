@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -14,6 +15,7 @@ from has.core.noun import (
     PositiveFloat,
     PositiveInt,
     Rate,
+    refuse,
 )
 from has.core.slo import Slo
 
@@ -99,14 +101,13 @@ class Arrivals(Noun):
     @model_validator(mode="after")
     def _fits_process(self) -> Self:
         trace = self.process == "trace"
-        if trace != (self.file is not None):
-            raise ValueError("file: needed by, and only by, process: trace")
-        if trace and self.rate is not None:
-            raise ValueError("rate: a trace has its own; scale it with time_scale or --rate")
-        if (self.process == "gamma") != (self.cv is not None):
-            raise ValueError("cv: needed by, and only by, process: gamma")
-        if not trace and self.time_scale != 1.0:
-            raise ValueError("time_scale: only a trace has one")
+        wrong = {
+            "file: needed by, and only by, process: trace": trace != (self.file is not None),
+            "rate: a trace has its own; scale it with time_scale or --rate": trace and self.rate is not None,
+            "cv: needed by, and only by, process: gamma": (self.process == "gamma") != (self.cv is not None),
+            "time_scale: only a trace has one": not trace and self.time_scale != 1.0,
+        }
+        refuse(words for words, so in wrong.items() if so)
         return self
 
 
@@ -143,16 +144,19 @@ class RequestClass(Noun):
             "audio": ("media_tokens", "audio_s"),
             "text": (),
         }[self.modality]
-        for field in ("items", "media_tokens", "image_px", "video_s", "audio_s"):
-            if getattr(self, field) is not None and field != "items" and field not in sizes:
-                raise ValueError(f"{field}: a {self.modality} entry has none")
-        if self.modality == "text" and self.items is not None:
-            raise ValueError("items: a text entry has none")
-        if self.modality != "text" and sum(getattr(self, f) is not None for f in sizes) != 1:
-            raise ValueError(f"{sizes[0]}: exactly one of {', '.join(sizes)} must be given")
-        if (self.fps is not None) and self.video_s is None:
-            raise ValueError("fps: goes with video_s")
+        refuse(self._problems(sizes))
         return self
+
+    def _problems(self, sizes: tuple[str, ...]) -> Iterator[str]:
+        for field in ("media_tokens", "image_px", "video_s", "audio_s"):
+            if getattr(self, field) is not None and field not in sizes:
+                yield f"{field}: a {self.modality} entry has none"
+        if self.modality == "text" and self.items is not None:
+            yield "items: a text entry has none"
+        if self.modality != "text" and sum(getattr(self, f) is not None for f in sizes) != 1:
+            yield f"{sizes[0]}: exactly one of {', '.join(sizes)} must be given"
+        if self.fps is not None and self.video_s is None:
+            yield "fps: goes with video_s"
 
 
 class Workload(Noun):

@@ -123,12 +123,14 @@ def _near(keys: list[str], name: str) -> list[str]:
     family = _family(name)
     kin = sorted((key for key in keys if family and _family(key) == family), key=alike, reverse=True)
     if kin:
-        return kin[:MOST_NEAR]
+        return [key for key in kin if alike(key) >= alike(kin[0]) - AS_ALIKE][:MOST_NEAR]
     best = max(keys, key=alike, default="")
     return [best] if best and alike(best) >= 0.5 else []
 
 
 MOST_NEAR = 3
+AS_ALIKE = 0.03
+"""Of a ratio of likeness, from 0 to 1."""
 
 
 def either(names: Sequence[str]) -> str:

@@ -62,10 +62,12 @@ def profile_from_rows(
 ) -> Profile:
     """A profile from plain mappings; a cell that is None counts as absent. Raises InputError."""
     try:
-        validate(ProfileMetadata, metadata, where)  # first: a wrong version is the only finding
+        validate(ProfileMetadata, metadata, where)
     except InputError as error:
-        error.field = f"metadata.{error.field}".rstrip(".")
-        raise
+        # A wrong version is the only finding, and what is no mapping has none; all else is found again below.
+        if error.field in ("version", ""):
+            error.field = f"metadata.{error.field}".rstrip(".")
+            raise
     return validate(Profile, {"metadata": metadata, "rows": numbers(list(map(dict, rows)), _INTEGERS)}, where)
 
 

@@ -19,6 +19,7 @@ from has.core.stage import MODALITIES
 from has.errors import InputError
 from has.files.reading import existing
 from has.files.tables import Table, numbers, read_table, save_table
+from has.files.validate import MOST_LISTED, listed
 
 COLUMNS = ("arrival_s", "modality", "items", "media_tokens", "prompt_tokens", "output_tokens")
 SIZES = ("image_px", "video_s", "fps", "audio_s")
@@ -49,7 +50,16 @@ def load_trace(
     if not table.rows:
         raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
     trace = _Trace(path, table, model, token_rule)
-    checked = [trace.row(index, row) for index, row in enumerate(numbers(table.rows, _INTEGERS))]
+    checked, wrong = [], list[InputError]()
+    for index, row in enumerate(numbers(table.rows, _INTEGERS)):
+        try:
+            checked.append(trace.row(index, row))
+        except InputError as error:
+            wrong.append(error)
+            if len(wrong) > MOST_LISTED + 1:
+                break
+    if wrong:
+        raise listed(wrong)
     return Requests.from_rows(checked)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from collections.abc import Mapping
@@ -42,6 +43,8 @@ class _Finding:
     """Stems from one branch of a union; a finding deeper inside tells more."""
     misspelt: str = ""
     """The known key that an unknown one resembles: that it is missing, too, needs no saying."""
+    crosses: bool = False
+    """Comes of fields that contradict each other, not of one that is wrong by itself."""
 
 
 def validate(cls: type[NounT], data: Any, where: str = "argument") -> NounT:
@@ -59,15 +62,54 @@ def validate(cls: type[NounT], data: Any, where: str = "argument") -> NounT:
             mend="write at least the required keys: "
             + ", ".join(name for name, field in cls.model_fields.items() if field.is_required()),
         )
-    findings = _wrong_version(cls, data) or _not_finite(data)
+    findings = _wrong_version(cls, data)
     if not findings:
+        findings = _not_finite(data)
         try:
-            return cls.model_validate(data)
+            noun = cls.model_validate(data)
         except ValidationError as error:
-            findings = _tidy([_finding(cls, data, item) for item in error.errors(include_url=False)])
+            wrong = _findings(cls, data, error)
+            findings = _tidy([*findings, *wrong, *_behind(cls, data, wrong)])
         except RecursionError:
             findings = [_Finding((), "is nested too deeply")]
+        else:
+            if not findings:
+                return noun
     raise _input_error(findings, where)
+
+
+def _findings(cls: type[BaseModel], data: Any, error: ValidationError) -> list[_Finding]:
+    return [found for item in error.errors(include_url=False) for found in _found(cls, data, item)]
+
+
+def _behind(cls: type[BaseModel], data: Mapping[Any, Any], wrong: list[_Finding]) -> list[_Finding]:
+    """Fields that contradict each other, which are only looked at where every field is well by itself.
+
+    So the data is looked at again without what was wrong. What is then found at the same place, or
+    speaks of a field that was taken out, follows from its being gone and is no finding.
+    """
+    gone = [finding.path for finding in wrong if finding.path and not isinstance(finding.path[-1], int)]
+    left = copy.deepcopy(dict(data))
+    for path in gone:
+        owner = _at(left, path[:-1])
+        if isinstance(owner, dict):
+            owner.pop(path[-1], None)
+    try:
+        cls.model_validate(left)
+    except ValidationError as error:
+        return [
+            finding
+            for finding in _findings(cls, left, error)
+            if finding.crosses
+            and not any(
+                finding.path[: max(1, len(path) - 1)] == path[: max(1, len(path) - 1)]
+                or str(path[-1]) in finding.message
+                for path in gone
+            )
+        ]
+    except RecursionError:
+        return []
+    return []
 
 
 def _wrong_version(cls: type[BaseModel], data: Mapping[Any, Any]) -> list[_Finding]:
@@ -97,16 +139,21 @@ def _not_finite(data: Any) -> list[_Finding]:
     ]
 
 
-def _finding(cls: type[BaseModel], data: Any, error: ErrorDetails) -> _Finding:
+def _found(cls: type[BaseModel], data: Any, error: ErrorDetails) -> list[_Finding]:
     path, guessed = _real_path(data, error)
+    if error["type"] == "value_error":
+        lines = str(error["ctx"]["error"]).split("\n")
+        return [_from_validator(data, path, line, guessed) for line in lines]
+    return [_finding(cls, data, error, path, guessed)]
+
+
+def _finding(cls: type[BaseModel], data: Any, error: ErrorDetails, path: Path, guessed: bool) -> _Finding:
     kind = error["type"]
     may = allowed(cls, path)
     if kind == "extra_forbidden":
         return _unknown_key(model_at(cls, path[:-1]), path, error["input"])
     if kind == "missing":
         return _Finding(path, "is required", may, f"add {path[-1]}")
-    if kind == "value_error":
-        return _from_validator(data, path, str(error["ctx"]["error"]), guessed)
     if "[key]" in error["loc"]:
         return _Finding(path, "the key must be a number", "a number", value=path[-1])
     if kind == "invalid_key":
@@ -179,7 +226,7 @@ def _from_validator(data: Any, path: Path, message: str, guessed: bool) -> _Find
     if match := _LEADING_FIELD.fullmatch(message):
         path = (*path, *(int(part) if part.isdigit() else part for part in match[1].split(".")))
         message = match[2]
-    return _Finding(path, message, value=_at(data, path), guessed=guessed)
+    return _Finding(path, message, value=_at(data, path), guessed=guessed, crosses=True)
 
 
 def _at(data: Any, path: Path) -> Any:
@@ -203,24 +250,39 @@ def _tidy(findings: list[_Finding]) -> list[_Finding]:
             f.guessed and any(len(o.path) > len(f.path) and o.path[: len(f.path)] == f.path for o in findings)
         )
     ]
-    by_path: dict[Path, _Finding] = {}
+    by_place: dict[str, _Finding] = {}
     for finding in sorted(deepest, key=lambda f: not f.misspelt):
-        by_path.setdefault(finding.path, finding)
-    meant = {(*f.path[:-1], f.misspelt) for f in deepest if f.misspelt}
-    return [finding for path, finding in by_path.items() if path not in meant]
+        by_place.setdefault(dotted(finding.path), finding)
+    meant = {dotted((*f.path[:-1], f.misspelt)) for f in deepest if f.misspelt}
+    return [finding for place, finding in by_place.items() if place not in meant]
+
+
+MOST_LISTED = 20
+"""Further findings that a message lists; the rest is counted."""
 
 
 def _input_error(findings: list[_Finding], where: str) -> InputError:
-    first, rest = findings[0], findings[1:]
-    message = first.message
-    if rest:
-        lines = [f"  also {dotted(f.path) or 'the whole'}: {f.message}" for f in rest[:20]]
-        lines += [f"  and {len(rest) - 20} more"] if len(rest) > 20 else []
-        message = "\n".join([message, *lines])
-    extra = {} if first.value is _ABSENT else {"value": first.value}
-    return InputError(
-        message, where=where, field=dotted(first.path), allowed=first.allowed, mend=first.mend, **extra
-    )
+    errors = [
+        InputError(
+            f.message,
+            where=where,
+            field=dotted(f.path),
+            allowed=f.allowed,
+            mend=f.mend,
+            **({} if f.value is _ABSENT else {"value": f.value}),
+        )
+        for f in findings
+    ]
+    return listed(errors)
+
+
+def listed(errors: list[InputError]) -> InputError:
+    """The first of several errors of one file, its message followed by a line for each of the others."""
+    first, rest = errors[0], errors[1:]
+    lines = [f"  also {e.field or 'the whole'}: {e.message}" for e in rest[:MOST_LISTED]]
+    lines += [f"  and {len(rest) - MOST_LISTED} more"] if len(rest) > MOST_LISTED else []
+    first.message = "\n".join([first.message, *lines])
+    return first
 
 
 def dotted(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,9 @@ from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.workload import Workload
 from has.errors import InputError
+from has.files.deployment import load_deployment
+from has.files.profile import load_profile
+from has.files.trace import load_trace
 from has.files.validate import validate
 
 DEPLOYMENT = {
@@ -214,3 +218,72 @@ def test_a_message_shows_everything_once():
         "  value: True",
         "  allowed: an integer from 1 to 65536",
     ]
+
+
+SEVERAL = """\
+version: 1
+model: 7
+topology: disaggregated
+gpus: 9
+alloc: {encode: 2, prefill: 2, decode: 4}
+tensor_parallel: {decode: 3}
+encode_bach: 4
+encode_batch: 4
+prefill_offload: 0.1234567
+fill_probability: .nan
+max_wait_ms: -1
+slo: {ttft_ms: 2000, tpot_ms: 50, colour: red}
+"""
+
+
+def test_findings_of_different_kinds_are_all_listed(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(SEVERAL.replace("model: 7", "model: m"))
+    with pytest.raises(InputError) as error:
+        load_deployment(path)
+    for place in (
+        *("encode_bach: unknown key", "fill_probability: must be a finite number", "max_wait_ms: must be"),
+        *("slo.colour: unknown key", "gpus: must be the sum of alloc, 8, not 9"),
+        *("alloc.decode: 4 is no multiple of tensor_parallel.decode = 3", "prefill_offload: at most six"),
+    ):
+        assert place in str(error.value)
+
+
+def test_what_follows_from_another_finding_is_not_listed(tmp_path: Path) -> None:
+    """Taken out, a wrong field leaves others that lack it; that is no finding."""
+    path = tmp_path / "d.yaml"
+    text = (
+        SEVERAL.replace("gpus: 9", "gpus: 8")
+        .replace("0.1234567", "half")
+        .replace("encode: 2,", "encode: two,")
+    )
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        load_deployment(path)
+    lines = [line for line in str(error.value).splitlines() if line.startswith("  also")]
+    assert sum("prefill_offload" in line for line in lines) == 1
+    assert sum("alloc.encode" in line for line in lines) == 1
+    assert not any("has the pools" in line or "sum of alloc" in line for line in lines)
+
+
+def test_a_profile_lists_its_metadata_and_its_rows_together(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(
+        "stage,sm_percent,batch,tokens,latency_s\nencode,500,1,64,0.1\nprefill,100,1,64,-1\ndecode,100,1,64,0.01\n"
+    )
+    (tmp_path / "p.json").write_text('{"version": 1, "device": "d", "model": 3, "source": "measured"}')
+    with pytest.raises(InputError) as error:
+        load_profile(tmp_path / "p.csv")
+    for place in ("model: must be text", "rows.0.sm_percent", "rows.1.latency_s"):
+        assert place in str(error.value)
+
+
+def test_a_trace_lists_its_bad_rows(tmp_path: Path) -> None:
+    rows = ["0.0,image,1,64,9,0", "0.5,text,0,0,30,7", "0.4,text,0,0,30,7", *["1.0,smell,0,0,30,7"] * 40]
+    (tmp_path / "t.csv").write_text(
+        "arrival_s,modality,items,media_tokens,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n"
+    )
+    with pytest.raises(InputError) as error:
+        load_trace(tmp_path / "t.csv")
+    for place in ("rows.0.output_tokens", "rows.2.arrival_s", "rows.3.modality", "line 5", "more"):
+        assert place in str(error.value)
+    assert len(str(error.value)) < 4000
