@@ -21,6 +21,9 @@ from has.search.evidence import WITHIN_PERCENT, evidence
 from has.search.journal import Journal, RunFolder, pruned_rows, trial_rows
 from has.search.loop import Loop
 from has.search.outcome import Baseline, Outcome
+from has.search.pareto import COLUMNS as PARETO_COLUMNS
+from has.search.pareto import pareto
+from has.search.price import cost_of
 from has.search.problem import Problem
 from has.search.question import Asked
 from has.search.space import Candidate
@@ -109,6 +112,14 @@ def conclude(
         executor=type(asked.executor).__name__,
         notes=loop.pruned.notes,
     )
+    points = pareto(loop, asked.space, own.values(), question["price"])
+    found["cost"] = cost_of(
+        problem.deployment(choice.candidate),
+        problem.latency,
+        question["price"],
+        carried_rps(loop, choice),
+        problem.demand.output_tokens,
+    )
     deployment = problem.deployment(choice.candidate)
     in_force = float(f"{_rate_to_write(loop, choice):.6g}")
     best = deployment.model_copy(update={"rate": in_force, "evidence": found})
@@ -129,6 +140,7 @@ def conclude(
         run=run,
         runners_up=choice.runners_up,
         notes=loop.pruned.notes,
+        pareto=tuple(point.row() for point in points),
     )
     _write(asked.folder, outcome)
     tell.finished(outcome)
@@ -183,6 +195,13 @@ def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment:
     return trial
 
 
+def carried_rps(loop: Loop, choice: Choice) -> float:
+    """Requests a second within the SLO that the chosen one carries: at its largest rate, or at the rate in force."""
+    if loop.problem.objective.name == "max-rate":
+        return choice.value
+    return float((loop.finished[choice.candidate].figures or {}).get("goodput_rps") or 0.0)
+
+
 def _rate_to_write(loop: Loop, choice: Choice) -> float:
     objective = loop.problem.objective
     if objective.name != "max-rate":
@@ -234,4 +253,5 @@ def _write(folder: RunFolder, outcome: Outcome) -> None:
     columns = ["candidate", "topology", "alloc", "tensor_parallel", "encode_batch", "prefill_offload"]
     columns += ["rule", "bound", "value", "margin", "reason"]
     save_table(pruned_rows(outcome.pruned), folder.path / "pruned.csv", columns)
+    save_table(outcome.pareto, folder.path / "pareto.csv", PARETO_COLUMNS)
     folder.write("best.yaml", deployment_yaml(outcome.best))

@@ -56,8 +56,8 @@ def finalists(loop: Loop, inside: frozenset[Candidate], count: int) -> list[tupl
     chosen: list[tuple[Candidate, float]] = []
     while pool and len(chosen) < count:
         if cost.name == "cost" and loop.feasible(pool[0]):
-            cheapest = min(c.total for c in pool)
-            equals = [c for c in pool if c.total == cheapest]
+            cheapest = min(map(cost.cost, pool))
+            equals = [c for c in pool if cost.cost(c) <= cheapest * (1 + 1e-9)]
         else:
             equals = [pool[i] for i in tied([mean[c] for c in pool])]
         best = min(equals, key=lambda c: (c.total, _p99(loop.finished[c]), -mean[c]))

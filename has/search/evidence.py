@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from has import __version__
@@ -62,7 +63,7 @@ def evidence(
         "seed": loop.problem.seed,
         "has_version": __version__,
         "date": datetime.now(UTC).date().isoformat(),
-        "reproduce": reproduce(run, question),
+        "reproduce": reproduce(run, question, digests),
         "notes": list(notes),
     }
     if run is not None:
@@ -141,24 +142,33 @@ def stage_factors(loop: Loop) -> dict[str, dict[str, float]]:
     }
 
 
-def reproduce(run: str | None, question: Mapping[str, Any]) -> str:
-    """The command that asks the same again."""
+def reproduce(
+    run: str | None, question: Mapping[str, Any], digests: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """The command that asks the same again. `digests` name the inputs that the run keeps."""
     folder = run or "RUN"
+    further = [f"--workload {folder}/{name}.yaml" for name in digests if name.startswith("workload-")]
+    pools = [name.removeprefix("profile-") for name in digests if name.startswith("profile-")]
     parts = [
         f"has search --gpus {question['gpus']}",
-        f"--profile {folder}/profile.parquet --workload {folder}/workload.yaml --space {folder}/space.yaml",
+        f"--profile {folder}/profile.parquet",
+        *(f"--pool-profile {pool}={folder}/profile-{pool}.parquet" for pool in pools),
+        f"--workload {folder}/workload.yaml",
+        *further,
+        f"--space {folder}/space.yaml",
         *(f"--rate {rate:g}" for rate in question["rates"]),
         f"--objective {question['objective']} --on {question['on']} --trials {question['trials']}",
         f"--sampler {question['sampler']} --seed {question['seed']}",
     ]
-    slo = question["slo"]
-    parts.append(
-        f"--ttft-ms {slo['ttft_ms']:g} --tpot-ms {slo['tpot_ms']:g} --attainment {slo['attainment']:g}"
-    )
+    slo = question.get("slo_asked", question["slo"])
+    parts += [f"--{k.replace('_', '-')} {v:g}" for k, v in slo.items() if v is not None]
     if not question["prune"]:
         parts.append("--no-prune")
-    if question["price"] is not None:
-        parts.append(f"--price {question['price']:g}")
+    price = question["price"]
+    if isinstance(price, Mapping):
+        parts += [f"--price '{gpu}={usd:g}'" for gpu, usd in price.items()]
+    elif price is not None:
+        parts.append(f"--price {price:g}")
     return " ".join(parts)
 
 

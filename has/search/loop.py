@@ -247,7 +247,7 @@ class Loop:
         if self.trials.offered is not None:
             return max(0.0, float(self.posterior([candidate]).mean[0]))
         if measured.score is not None:
-            return self.problem.objective.shown(measured.score.value, candidate.total)
+            return self.problem.objective.shown(measured.score.value, candidate)
         return measured.shown
 
     def deployment_value(self, deployment: Deployment, measured: Measured, limit: float) -> float | None:
@@ -255,7 +255,7 @@ class Loop:
         if measured.point is None or measured.score is None:
             return None
         if self.trials.offered is None:
-            return self.problem.objective.shown(measured.score.value, deployment.gpus)
+            return self.problem.objective.shown(measured.score.value, deployment)
         central = self.ensemble.central
         largest = central.score_deployment(deployment, self.lists.long, limit).value
         expected = central.point(deployment, self.trials.offered, self.lists.trial).goodput_rps
@@ -268,7 +268,7 @@ class Loop:
             value = self.carried(deployment, self.lists.long)
         except InputError:
             return None
-        return self.problem.objective.shown(value, deployment.gpus)
+        return self.problem.objective.shown(value, deployment)
 
     def carried(self, deployment: Deployment, requests: Requests, upper: float | None = None) -> float:
         """The calibrated simulator's value of `deployment` on `requests`; of a largest rate, at most `upper`.
@@ -298,7 +298,7 @@ class Loop:
         return float(self.posterior([candidate]).mean[0])
 
     def _shown(self, value: float, candidate: Candidate) -> float:
-        return self.problem.objective.shown(value, candidate.total)
+        return self.problem.objective.shown(value, candidate)
 
     @property
     def best_trial(self) -> Trial | None:
@@ -306,9 +306,8 @@ class Loop:
         best: tuple[tuple[float, ...], Trial] | None = None
         trials = {t.candidate: t for t in self._history if t.state == TrialState.COMPLETE}
         for candidate, entry in trials.items():
-            cheap = (
-                -float(candidate.total) if self.problem.objective.name == "cost" and entry.feasible else 0.0
-            )
+            objective = self.problem.objective
+            cheap = -objective.cost(candidate) if objective.name == "cost" and entry.feasible else 0.0
             key = (float(entry.feasible), cheap, entry.value or 0.0)
             if best is None or key > best[0]:
                 best = (key, self.finished[candidate])

@@ -10,12 +10,14 @@ cost      share of requests that met the SLO at the rate (worst rate)   GPUs, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from has.core.deployment import POOLS, Deployment
 from has.core.slo import Slo
 from has.core.trial import Figures
+from has.search.space import Candidate
 
 ObjectiveName = Literal["max-rate", "goodput", "cost"]
 OBJECTIVES: tuple[ObjectiveName, ...] = ("max-rate", "goodput", "cost")
@@ -72,12 +74,16 @@ Run = Callable[[float], Point]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """`rates` are those in force (empty for max-rate). `price` is per GPU and hour."""
+    """`rates` are those in force (empty for max-rate).
+
+    `price` is per GPU and hour; `prices`, by pool, go before it, where GPUs differ.
+    """
 
     name: ObjectiveName
     rates: tuple[float, ...]
     slo: Slo
     price: float | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
 
     def score(
         self,
@@ -97,12 +103,13 @@ class Objective:
         value = worst.met_share if several_or_share else worst.goodput_rps
         return Score(value, worst, all(p.attainment >= self.slo.attainment for p in points))
 
-    def cost(self, gpus: int) -> float:
-        return gpus * (1.0 if self.price is None else self.price)
+    def cost(self, point: Candidate | Deployment) -> float:
+        """What the GPUs cost: dollars an hour where there are prices, else how many they are."""
+        return sum(gpus * self.prices.get(pool, self.price or 1.0) for pool, gpus in gpus_of(point))
 
-    def shown(self, value: float, gpus: int) -> float:
+    def shown(self, value: float, point: Candidate | Deployment) -> float:
         """The number that files and commands give as the objective."""
-        return self.cost(gpus) if self.name == "cost" else value
+        return self.cost(point) if self.name == "cost" else value
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
@@ -111,10 +118,18 @@ class Objective:
     @property
     def unit(self) -> str:
         if self.name == "cost":
-            return "GPUs" if self.price is None else "$/h"
+            return "GPUs" if self.price is None and not self.prices else "$/h"
         return (
             "share of requests within the SLO" if self.name == "goodput" and len(self.rates) > 1 else "req/s"
         )
+
+
+def gpus_of(point: Candidate | Deployment) -> list[tuple[str, int]]:
+    """(pool, GPUs) of a candidate or a deployment."""
+    pools = POOLS[point.topology]
+    if isinstance(point, Candidate):
+        return list(zip(pools, point.gpus, strict=True))
+    return [(pool, point.alloc[pool]) for pool in pools]
 
 
 def largest_rate(

@@ -80,6 +80,8 @@ class Outcome:
     run: Path | None
     runners_up: tuple[RunnerUp, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    pareto: tuple[Mapping[str, Any], ...] = ()
+    """Rows of `pareto.csv`: what more or fewer GPUs carry, and what they cost."""
 
     def as_json(self) -> dict[str, Any]:
         """As `has search --json` prints it."""
@@ -94,5 +96,7 @@ class Outcome:
             "candidates": dict(self.candidates),
             "baselines": {name: baseline.as_json() for name, baseline in self.baselines.items()},
             "confidence": dict(self.confidence),
+            "cost": (self.best.evidence or {}).get("cost"),
+            "pareto": [dict(row) for row in self.pareto],
             "run": None if self.run is None else str(self.run),
         }

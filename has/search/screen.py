@@ -22,7 +22,7 @@ Scores = dict[Candidate, Score]
 
 def rank(objective: Objective, candidate: Candidate, score: Score) -> tuple[float, ...]:
     """Sorts the better last: meets the SLO, is cheap (objective cost), has the value; then what misses by least."""
-    cheap = -objective.cost(candidate.total) if objective.name == "cost" and score.feasible else 0.0
+    cheap = -objective.cost(candidate) if objective.name == "cost" and score.feasible else 0.0
     return (float(score.feasible), cheap, *map(float, score.rank[1:]))
 
 
@@ -98,5 +98,5 @@ def tried(
     """A trial as samplers see it: cost becomes a utility in which every answer within the SLO beats every other."""
     utility = value
     if objective.name == "cost" and value is not None and feasible:
-        utility = 2.0 - candidate.total / 2**20
+        utility = 2.0 - objective.cost(candidate) / 2**20
     return Tried(candidate, state, value, utility, feasible)

@@ -10,7 +10,9 @@ from has.search.events import Callbacks
 from has.search.journal import Journal
 from has.search.loop import Lists, Loop
 from has.search.objective import Objective
+from has.search.pools import latency_of
 from has.search.predict import Predictor
+from has.search.price import pool_prices
 from has.search.problem import Problem, rate_in_force
 from has.search.prune import Pruned
 from has.search.question import TRIALS, Asked
@@ -34,7 +36,15 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
     workload, *further = asked.inputs.workloads
     question, model = asked.question, asked.question["model"]
     rates = tuple(question["rates"])
-    objective = Objective(question["objective"], rates, Slo(**question["slo"]), question["price"])
+    price = question["price"]
+    latency = latency_of(asked.inputs.profile, asked.inputs.pool_profiles)
+    objective = Objective(
+        question["objective"],
+        rates,
+        Slo(**question["slo"]),
+        price if isinstance(price, float | int) else None,
+        pool_prices(latency, price),
+    )
     trace = workload.arrivals.process == "trace"
     whole = draw_requests(
         workload,

@@ -59,10 +59,10 @@ def _saving(view: View, belief: Posterior, n: int) -> Floats:
     Among equals in price the surer one is better, so a little of the probability counts by itself.
     """
     cost = view.objective.cost
-    good = [cost(e.candidate.total) for e in view.tried if e.feasible]
-    dearest = max(cost(c.total) for c in belief.candidates)
+    good = [cost(e.candidate) for e in view.tried if e.feasible]
+    dearest = max(cost(c) for c in belief.candidates)
     incumbent = min(good, default=2 * dearest)
-    saved = np.array([max(0.0, incumbent - cost(c.total)) for c in belief.candidates[:n]])
+    saved = np.array([max(0.0, incumbent - cost(c)) for c in belief.candidates[:n]])
     sd = np.maximum(belief.sd[:n], 1e-9)
     probability = norm.cdf((belief.mean[:n] - view.objective.slo.attainment) / sd)
     gain: Floats = probability * saved / incumbent
