@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -20,6 +19,7 @@ from typing import assert_never
 from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
 from has.gateway.job import FinishReason, Job, TokenEvent
 from has.gateway.observer import Observer, ServiceState
+from has.gateway.pace import Pace
 from has.gateway.pools import Lane, Ticket
 from has.gateway.port import (
     Back,
@@ -45,7 +45,8 @@ from has.gateway.stream import TokenStream
 log = logging.getLogger("has.gateway")
 MOST_RETRIES = 3
 """Times a job is started over when workers die under it, before it is given up."""
-PACE_WINDOW_S = 10.0
+REPLACED_S = 5.0
+"""A pool without a living worker takes requests on for this long: a replacement is there in a fraction of it."""
 Tap = Callable[[Command | Event, float], None]
 
 
@@ -95,8 +96,8 @@ class Service:
         self.broken = ""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._first_tokens: deque[float] = deque()
-        self._released: deque[tuple[float, int]] = deque()
+        self._lost_s: dict[str, float] = {}
+        self._pace = Pace()
         port.listen(self._handle)
 
     # -- for the HTTP side -------------------------------------------------------------------------
@@ -120,7 +121,12 @@ class Service:
             "prefill": [lane.alive for lane in scheduler.remote.lanes],
             "decode": scheduler.decode.alive,
         }
-        dead = [name for name, alive in pools.items() if alive and not any(alive)]
+        horizon_s = self._clock() - REPLACED_S
+        dead = [
+            name
+            for name, alive in pools.items()
+            if alive and not any(alive) and self._lost_s.get(name, horizon_s) <= horizon_s
+        ]
         return f"no living worker for {' and '.join(dead)}" if dead else None
 
     async def submit(self, job: Job) -> TokenStream:
@@ -146,7 +152,7 @@ class Service:
             job=job,
         )
         ticket = Ticket(request, arrival_s, bool(job.media), 0, prompt_tokens, output_tokens)
-        self._keep_pace(now_s)
+        self.scheduler.first_tokens_rps, self.scheduler.released_tps = self._pace.rates(now_s)
         refusal = self.scheduler.arrive(ticket, arrival_s)
         if refusal is not None:
             raise self._refused(refusal, ticket)
@@ -284,13 +290,14 @@ class Service:
         ended = self._language.end(token, ignore_eos=running.job.ignore_eos)
         reason: FinishReason | None = ended or ("length" if index >= running.ticket.output_tokens else None)
         if index == 1:
-            self._first_tokens.append(self._clock())
+            self._pace.first_token(self._clock())
         text = self._language.text(token, ended=ended is not None)
         stream.put(TokenEvent(token, text, index, stream.prompt_tokens, reason, end_s))
         return reason is not None
 
     def _lost(self, event: Lost, now_s: float) -> None:
         log.warning("%s worker %d is lost: %s", event.pool, event.worker, event.reason)
+        self._lost_s["decode" if event.pool == "mixed" else event.pool] = now_s
         for ticket in self.scheduler.lost(event.pool, event.worker, now_s):
             stream = self._running[ticket.request].stream
             stream.retries += 1
@@ -310,7 +317,7 @@ class Service:
         """`request` holds nothing any more, for the workers or us."""
         running = self._running.pop(request, None)
         if running is not None:
-            self._released.append((self._clock(), running.ticket.kv_tokens))
+            self._pace.released(self._clock(), running.ticket.kv_tokens)
             self._port.close(request)
         if not self._running:
             self._idle.set()
@@ -379,16 +386,6 @@ class Service:
         # The batch was due at `due_s`, whenever the loop came round to it: that is when it starts.
         self._timer = None
         self._advance(due_s)
-
-    def _keep_pace(self, now_s: float) -> None:
-        """How fast first tokens came and KV was given back lately, for the time to name in a refusal."""
-        horizon_s = now_s - PACE_WINDOW_S
-        while self._first_tokens and self._first_tokens[0] < horizon_s:
-            self._first_tokens.popleft()
-        while self._released and self._released[0][0] < horizon_s:
-            self._released.popleft()
-        self.scheduler.first_tokens_rps = len(self._first_tokens) / PACE_WINDOW_S
-        self.scheduler.released_tps = sum(tokens for _, tokens in self._released) / PACE_WINDOW_S
 
     def state(self) -> ServiceState:
         """The service now, for metrics and the status page."""

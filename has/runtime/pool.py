@@ -35,6 +35,8 @@ HEARTBEAT_S = 1.0
 SILENT_S = {"preprocess": 120.0}
 """How long a worker may leave pings unanswered, by role; a preprocessing server decodes where it reads."""
 SILENT_DEFAULT_S = 10.0
+MOST_FAILURES = 5
+"""Replacements that end before they are ready, one after the other, until the pool gives up."""
 
 
 POOLS_IN_ORDER: dict[str, tuple[tuple[PoolName, str], ...]] = {
@@ -54,6 +56,7 @@ class Member:
     place: tuple[PoolName, int] | None = None
     role: Message | None = None
     ready: bool = False
+    failures: int = 0
     heard_s: float = 0.0
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -227,7 +230,7 @@ class WarmPool:
         if place is not None and was_ready:
             self.on_lost(*place, reason)
         try:
-            successor = self._fork(member.key)
+            successor = self._successor(member, reason)
         except RunError as error:
             for future in member.waiting:
                 if not future.done():
@@ -238,6 +241,14 @@ class WarmPool:
             return
         successor.place, successor.role, successor.waiting = place, member.role, member.waiting
         self._attach(successor)
+
+    def _successor(self, member: Member, reason: str) -> Member:
+        failures = 0 if member.ready else member.failures + 1
+        if failures >= MOST_FAILURES:
+            raise RunError(f"worker {member.key} ended {failures} times before it was ready ({reason})")
+        successor = self._fork(member.key)
+        successor.failures = failures
+        return successor
 
     async def _beat(self) -> None:
         while True:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-
-import uvicorn
 
 from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.serving import MAX_QUEUE, served_max_wait_ms
 from has.device.cpu import nominal_table
-from has.errors import RunError
+from has.gateway.front import serve_until_told
 from has.gateway.http import create_app
 from has.gateway.metrics import Metrics
 from has.gateway.scheduler import SmTable
-from has.gateway.server import DRAIN_S, http_server, listen
+from has.gateway.server import DRAIN_S, listen
 from has.gateway.service import Service
 from has.models.bench import OPEN
 from has.policy import SmPartitioner
@@ -151,41 +148,12 @@ async def _serve(
         metrics=metrics,
         deployment=deployment,
     )
-    server = http_server(app, drain_s=drain_s)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn stops on these and raises them again when it has: by then there is nothing left to do.
-        signal.signal(number, lambda *_: None)
     url = "http://{}:{}".format(*sock.getsockname()[:2])
     say(
         f"{deployment.label} serves {name} on {url} (at most {max_queue} requests wait; then 429); status page: {url}/"
     )
-    announced = asyncio.create_task(_announce(server, lambda: on_ready(url)))
-    drained = asyncio.create_task(_drain_with(server, service, drain_s, say))
     try:
-        await server.serve(sockets=[sock])
-        await drained
-        if service.broken:
-            raise RunError(service.broken, mend="start it again")
+        await serve_until_told(service, app, sock, drain_s=drain_s, say=say, on_ready=on_ready)
     finally:
-        announced.cancel()
-        drained.cancel()
         service.stop("the service is shutting down")
         await pool.rest()
-
-
-async def _announce(server: uvicorn.Server, ready: Callable[[], None]) -> None:
-    while not server.started:
-        await asyncio.sleep(0.01)
-    ready()
-
-
-async def _drain_with(server: uvicorn.Server, service: Service, drain_s: float, say: Say) -> None:
-    """From the moment the server is told to stop, take nothing new and hurry what waits."""
-    while not server.should_exit:
-        if service.broken:
-            server.should_exit = True
-            return
-        await asyncio.sleep(0.05)
-    say("draining; once more Ctrl-C to end now")
-    if not await service.drain(drain_s):
-        say("some requests had not ended in time and were given up")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+import has.runtime.pool as pool_module
 from has.core.deployment import Deployment
-from has.errors import MissingError
+from has.errors import MissingError, RunError
 from has.runtime.pool import WarmPool, plan_roles
 from tests.runtime.live import deployment
 
@@ -69,6 +71,45 @@ def test_roles_change_without_a_reload(pools) -> None:
     second = asyncio.run(change(deployment(MODEL, "monolithic")))
     third = asyncio.run(change(deployment(MODEL, "e_pd")))
     assert first == second == third, "the same processes"
+
+
+class NeverUp:
+    """A zygote whose forks end at once."""
+
+    def __init__(self) -> None:
+        self.forked = 0
+
+    def fork(self, key: str) -> socket.socket:
+        self.forked += 1
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
+
+    def kill(self, key: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_worker_that_never_comes_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    zygote = NeverUp()
+    zygote.facts = {}  # type: ignore[attr-defined]
+    monkeypatch.setattr(pool_module, "Zygote", lambda *_: zygote)
+    monkeypatch.setattr(pool_module, "CHANNEL_BYTES", 1 << 21)
+    pool = WarmPool(MODEL, 1)
+    said: list[str] = []
+    pool.on_broken = said.append
+    plan = deployment(MODEL, "monolithic", gpus=1, alloc={"all": 1}, preprocess_workers=1)
+    try:
+        with pytest.raises(RunError, match="before it was ready"):
+            asyncio.run(pool.configure(plan, settings()))
+        assert said == [pool.broken]
+        assert zygote.forked <= 2 * pool_module.MOST_FAILURES
+        with pytest.raises(RunError):
+            asyncio.run(pool.configure(plan, settings()))
+    finally:
+        pool.close()
 
 
 HOLDER = """
