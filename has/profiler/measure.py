@@ -5,12 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-import statistics
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from has.device import host
@@ -18,9 +17,10 @@ from has.device.base import Span, Work
 from has.device.calibrate import Bench
 from has.device.cpu import CREDIT_S, Cancelled, VirtualGpu
 from has.device.fleet import Handler
-from has.device.gate import p90
+from has.device.gate import P90_BOUND, p90
 from has.device.nominal import Nominal, from_dict
 from has.errors import RunError
+from has.profiler.confidence import half_width
 
 WORKER = "has.profiler.measure:worker"
 MAX_FACTOR = 3
@@ -54,7 +54,7 @@ class Measurer:
 
     def measure(self, point: dict[str, Any]) -> dict[str, Any]:
         """{samples: seconds each, ratio: p90 of real/meant duration (1 where nothing is paced), covered: share of
-        the time that the companion really ran (1 without one), sm_percent}."""
+        the time that the companion really ran (1 without one), sm_percent, dropped: samples not used}."""
         stage, batch, tokens = point["stage"], point["batch"], point["tokens"]
         if stage == "preprocess":
             return _unpaced(time_each(self._prepare(stage, batch, tokens), 5 * point["least"]))
@@ -67,21 +67,26 @@ class Measurer:
         work = Work(stage, batch, tokens, point["sm_asked"])
         run = self._prepare(stage, batch, tokens)
         least = point["steps"] if stage == "decode" else point["least"]
+        sampling = Repeats(least, point["width"], point["cap_s"])
         companion, covered = point["companion"], 1.0
+        gpu.streams = companion is not None and gpu.offer(point["sm_asked"]) >= 100
         if companion is None:
-            spans = repeat(gpu, run, work, least, point["spread"], point["cap_s"])
+            kept, dropped = repeat(gpu, run, work, sampling)
         else:
-            rest = 100 - gpu.offer(point["sm_asked"])
+            rest = 100.0 if gpu.streams else 100 - gpu.offer(point["sm_asked"])
             other = Work(companion["stage"], companion["batch"], companion["tokens"], rest)
             other_run = self._prepare(other.stage, other.batch, int(other.tokens))
+            begun = gpu.clock()
             with Beside(gpu, other_run, other) as beside:
-                spans = repeat(gpu, run, work, least, point["spread"], point["cap_s"])
-            covered = max(0.0, 1.0 - beside.gaps_s / (spans[-1].end_s - spans[0].start_s))
+                kept, dropped = repeat(gpu, run, work, sampling)
+                took_s = gpu.clock() - begun
+            covered = max(0.0, 1.0 - beside.gaps_s / took_s)
         return {
-            "samples": [span.duration_s for span in spans],
-            "ratio": p90([span.ratio for span in spans]),
+            "samples": [span.duration_s for span in kept],
+            "ratio": p90([span.ratio for span in kept]),
             "covered": covered,
             "sm_percent": gpu.offer(point["sm_asked"]),
+            "dropped": dropped,
         }
 
     def _prepare(self, stage: str, batch: int, tokens: int) -> Callable[[], object]:
@@ -92,22 +97,36 @@ class Measurer:
         return self._bench.prepare(stage, batch, tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Of one point: see plan.Sampling."""
+
+    least: int
+    width: float
+    cap_s: float
+
+
 def repeat(
-    gpu: VirtualGpu, run: Callable[[], object], work: Work, least: int, spread: float, cap_s: float
-) -> list[Span]:
-    """Run `work` back to back, as plan.Sampling says."""
-    spans: list[Span] = []
+    gpu: VirtualGpu, run: Callable[[], object], work: Work, sampling: Repeats
+) -> tuple[list[Span], int]:
+    """Run `work` back to back, as plan.Sampling says. Returns (spans, how many others were dropped).
+
+    A span that the host was late for is dropped, as long as one is left that it was not.
+    """
+    clean: list[Span] = []
+    late: list[Span] = []
+    bound = P90_BOUND[work.stage]
+    begun: float | None = None
     while True:
-        spans.append(gpu.lanes[work.stage].run(run, work)[1])
-        if len(spans) >= least and (agree(spans, spread) or len(spans) >= MAX_FACTOR * least):
-            return spans
-        if spans[-1].end_s - spans[0].start_s >= cap_s:
-            return spans
-
-
-def agree(spans: list[Span], spread: float) -> bool:
-    durations = [span.duration_s for span in spans]
-    return max(durations) - min(durations) <= spread * statistics.median(durations)
+        span = gpu.lanes[work.stage].run(run, work)[1]
+        begun = span.start_s if begun is None else begun
+        (clean if span.ratio <= bound else late).append(span)
+        runs = len(clean) + len(late)
+        enough = len(clean) >= sampling.least and (
+            half_width([span.duration_s for span in clean]) <= sampling.width
+        )
+        if enough or runs >= MAX_FACTOR * sampling.least or span.end_s - begun >= sampling.cap_s:
+            return (clean, len(late)) if clean else (late, 0)
 
 
 class Beside:
@@ -202,4 +221,4 @@ def _receive(shared: mmap.mmap, line: socket.socket, size: int) -> None:
 
 
 def _unpaced(samples: list[float]) -> dict[str, Any]:
-    return {"samples": samples, "ratio": 1.0, "covered": 1.0, "sm_percent": 100.0}
+    return {"samples": samples, "ratio": 1.0, "covered": 1.0, "sm_percent": 100.0, "dropped": 0}

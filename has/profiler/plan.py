@@ -1,8 +1,9 @@
 """What to measure: the points of a profile, and how often each.
 
-Every (stage, beside) is a full grid of SM shares, batches and tokens, as look-ups need it. A stage beside another
-is measured with that other one running all the time on the rest of the SMs: a prefill that is long, an encode
-that fills its share. At 100 % there is no rest, so beside rows end below it.
+Every (stage, beside) is a full grid of SM shares, batches and tokens, as look-ups need it; which of its points are measured
+and which follow from others is settled on the way (`adapt.py`). A stage beside another is measured with that other one
+running all the time on the rest of the SMs: a prefill that is long, an encode that fills its share. At 100 % there is
+no rest: there both hold all SMs, without a partition (streams).
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from has.core.stage import Beside, Stage
 from has.errors import InputError
 
 Size = Literal["quick", "full"]
+Key = tuple[str, str, float, int, int]
+"""stage, beside, sm_percent, batch, tokens."""
 PARTITIONED = (Stage.ENCODE, Stage.PREFILL, Stage.DECODE)
 COLOCATED = {Stage.ENCODE: Stage.PREFILL, Stage.PREFILL: Stage.ENCODE}
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """What runs beside a point, without pause, on the SMs that the point leaves."""
+    """What runs beside a point, without pause, on the SMs that the point leaves (on all, where it has all)."""
 
     stage: Stage
     batch: int
@@ -46,20 +49,22 @@ class Point:
         return Beside(self.companion.stage) if self.companion else Beside.NONE
 
     @property
-    def key(self) -> tuple[str, str, float, int, int]:
+    def key(self) -> Key:
         return (self.stage, self.beside, self.sm_percent, self.batch, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A point is repeated at least `least` times (a decode step `steps` times) until all samples lie within
-    `spread` of their median, relatively; but no longer than until there are three times as many, or the point
-    has run for `cap_s` (one sample it has always)."""
+    """A point is repeated at least `least` times (a decode step `steps` times) until the 90 % confidence interval of its
+    mean is no wider than `width` to either side, relatively; but no longer than until there are three times as
+    many, or the point has run for `cap_s` (one sample it has always). `straight`: how far the middle of a
+    curve may be off a line between its ends, relatively, for what lies between not to be measured."""
 
     least: int
     steps: int
-    spread: float
+    width: float
     cap_s: float
+    straight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,9 @@ class Axes:
 
 
 AXES: dict[Size, Axes] = {
-    "quick": Axes((20, 35, 50, 65, 80, 100), (1, 2, 4, 8), (32, 64, 112), (64, 192), (64, 256), (64, 256)),
+    "quick": Axes(
+        (20, 35, 50, 65, 80, 100), (1, 2, 3, 4, 6, 8), (32, 64, 112), (64, 192), (64, 256), (64, 256)
+    ),
     "full": Axes(
         (10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
         (1, 2, 3, 4, 6, 8, 12, 16),
@@ -86,8 +93,8 @@ AXES: dict[Size, Axes] = {
     ),
 }
 SAMPLING: dict[Size, Sampling] = {
-    "quick": Sampling(2, 6, 0.04, cap_s=1.0),
-    "full": Sampling(5, 20, 0.03, cap_s=30.0),
+    "quick": Sampling(2, 6, 0.04, cap_s=1.0, straight=0.02),
+    "full": Sampling(5, 20, 0.01, cap_s=30.0, straight=0.01),
 }
 DECODE_REACH = 4
 """Decode runs many sequences at once: its largest batch is this many times the largest of the others."""
@@ -95,12 +102,16 @@ DECODE_REACH = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Points in the order to measure them: the longest first, so that none is left running alone at the end."""
+    """Points in the order to measure them: the longest first, so that none is left running alone at the end.
+
+    adaptive: points of a straight stretch of a curve need not be measured; where shares or batches were asked for, all are.
+    """
 
     model: str
     size: Size
     points: tuple[Point, ...]
     sampling: Sampling
+    adaptive: bool = False
 
     def digest(self) -> str:
         """Of all that a measured point of this plan depends on besides the device."""
@@ -138,15 +149,15 @@ def make_plan(
     for share, asked in given.items():
         points += [Point(Stage.DECODE, share, b, t, asked) for b in steps for t in context]
         for stage, axis in ((Stage.ENCODE, media), (Stage.PREFILL, prompt)):
-            points += [Point(stage, share, b, t, asked) for b in batches for t in axis]
-            if share < 100:
-                beside = (
-                    Companion(Stage.PREFILL, 1, prompt[-1])
-                    if stage is Stage.ENCODE
-                    else Companion(Stage.ENCODE, batches[-1], media[0])
-                )
-                points += [Point(stage, share, b, t, asked, beside) for b in batches for t in axis]
-    return Plan(model, size, tuple(sorted(points, key=weight, reverse=True)), SAMPLING[size])
+            beside = (
+                Companion(Stage.PREFILL, 1, prompt[-1])
+                if stage is Stage.ENCODE
+                else Companion(Stage.ENCODE, batches[-1], media[0])
+            )
+            for companion in (None, beside):
+                points += [Point(stage, share, b, t, asked, companion) for b in batches for t in axis]
+    ordered = tuple(sorted(points, key=weight, reverse=True))
+    return Plan(model, size, ordered, SAMPLING[size], adaptive=sm is None and batch is None)
 
 
 _MOVES = (Stage.EMBEDDING_TRANSFER, Stage.KV_TRANSFER)

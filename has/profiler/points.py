@@ -9,21 +9,27 @@ from typing import Any
 
 from has.device.gate import P90_BOUND
 from has.files.jsonl import append_line, read_lines
-from has.profiler.plan import Point
+from has.profiler.confidence import half_width
+from has.profiler.plan import Key, Point
 
 COVERED_BOUND = 0.98
-Key = tuple[str, str, float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """samples: durations in seconds; ratio: p90 of real/meant duration; covered: share of the time that the
-    companion ran; sm_percent: what the device gave."""
+    companion ran; sm_percent: what the device gave; dropped: samples that the host was late for."""
 
     samples: tuple[float, ...]
     ratio: float
     covered: float
     sm_percent: float
+    dropped: int = 0
+
+    @property
+    def half_width(self) -> float:
+        """Of the 90 % confidence interval of the mean, relative; infinite for one sample."""
+        return half_width(self.samples)
 
     def disturbed(self, stage: str) -> bool:
         """Whether the host could not keep up while this was measured."""
@@ -55,7 +61,7 @@ class WorkFile:
                 return
             stage, beside, sm_percent, batch, tokens = line["point"]
             self.measured[stage, beside, sm_percent, batch, tokens] = Measured(
-                tuple(line["samples"]), line["ratio"], line["covered"], line["sm_percent"]
+                tuple(line["samples"]), line["ratio"], line["covered"], line["sm_percent"], line["dropped"]
             )
 
     def __contains__(self, point: Point) -> bool:
@@ -79,6 +85,7 @@ class WorkFile:
                     "ratio": measured.ratio,
                     "covered": measured.covered,
                     "sm_percent": measured.sm_percent,
+                    "dropped": measured.dropped,
                 },
             )
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from has.core.profile import Profile
-from has.core.stage import Stage
 from has.device import host, nominal
-from has.device.cpu import nominal_table
+from has.device.cpu import VirtualGpu, nominal_table
 from has.device.device_model import VIRTUAL_GPU
 from has.device.fleet import Fleet
-from has.device.gate import P90_BOUND
 from has.device.nominal import Nominal
 from has.errors import InputError, MissingError
-from has.files.profile import profile_from_rows, save_profile
+from has.files.profile import save_profile
 from has.models.bench import OPEN
 from has.models.names import BUNDLED
 from has.models.tokens import token_rule
+from has.profiler.adapt import outlook
+from has.profiler.assemble import assemble, words
+from has.profiler.forecast import Forecast, expected_s
 from has.profiler.measure import WORKER
-from has.profiler.plan import Plan, Point, Size, load, make_plan, weight
+from has.profiler.plan import Key, Plan, Point, Size, load, make_plan, weight
 from has.profiler.points import Measured, WorkFile, work_file_path
 
 WORKERS_PER_GPU = 2
@@ -34,8 +32,6 @@ BUSY_BOUND = 0.95
 """Share of the slices that points may keep busy: what is left is for preparing others, which is not paced."""
 REPEATED_SHARE = 10
 """Of this many points one may be measured again; a host that disturbs more will not be quieter then."""
-UNSTABLE_SPREAD = 0.10
-MEASURED_ERROR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +84,9 @@ def profile_device(
         path.unlink(missing_ok=True)
     setup = _digest(plan.digest(), table.digest(), VIRTUAL_GPU.digest(), str(seed))
     work = WorkFile(path, setup)
-    missing = [point for point in plan.points if point not in work]
-    if missing or not work.facts:
-        _measure(plan, missing, work, table, virtual_gpus, seed, tell)
-    profile = _profile(plan, work, table)
+    if outlook(plan, medians(work)).wanted or not work.facts:
+        _measure(plan, work, table, virtual_gpus, seed, tell)
+    profile = assemble(plan, work, outlook(plan, medians(work)).follows, table)
     if out is not None:
         save_profile(profile, out)
     tell(Progress(total, total, 0.0, "done"))
@@ -127,43 +122,63 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
+def medians(work: WorkFile) -> dict[Key, float]:
+    """Seconds of every point measured."""
+    return {key: statistics.median(measured.samples) for key, measured in work.measured.items()}
+
+
 def _measure(
     plan: Plan,
-    missing: list[Point],
     work: WorkFile,
     table: Nominal,
     virtual_gpus: int,
     seed: int,
     tell: Callable[[Progress], None],
 ) -> None:
-    """Measure what is missing; a point that the host disturbed once more."""
-    size = min(WORKERS_PER_GPU * virtual_gpus, max(1, len(missing)))
+    """Measure what is wanted, until nothing more is; a point that the host disturbed once more."""
+    seconds = medians(work)
+    ahead = outlook(plan, seconds)
+    gpu = VirtualGpu(table)
+    forecast = Forecast(
+        [point for point in plan.points if point.key not in seconds],
+        lambda point: expected_s(gpu, plan.sampling, point),
+        BUSY_BOUND * virtual_gpus,
+    )
+    size = min(WORKERS_PER_GPU * virtual_gpus, max(1, len(plan.points) - len(seconds)))
     total = len(plan.points)
-    forecast = Forecast(missing)
     with Fleet(OPEN, plan.model, WORKER, size) as fleet:
         if not work.facts:
             work.note(fleet.ask(0, {"facts": True}))
         for index in range(size):
             fleet.ask(index, {"table": nominal.to_dict(table), "seed": seed})
-        waiting, running = list(missing), dict[int, Point]()
-        again = set[Any]()
-        most_again = len(missing) // REPEATED_SHARE
+        waiting, running = list(ahead.wanted), dict[int, Point]()
+        again = set[Key]()
         while waiting or running:
             for index, point in _assign(waiting, running, size, virtual_gpus):
                 fleet.send(index, {**asdict(point), **asdict(plan.sampling)})
+                forecast.started(point)
             for index, reply in fleet.replies():
                 point = running.pop(index)
                 measured = Measured(tuple(reply.pop("samples")), **reply)
-                if measured.disturbed(point.stage) and point.key not in again and len(again) < most_again:
+                once_more = (
+                    measured.disturbed(point.stage)
+                    and point.key not in again
+                    and len(again) < 1 + len(seconds) // REPEATED_SHARE
+                )
+                forecast.ended(point, again=once_more)
+                if once_more:
                     again.add(point.key)
                     waiting.insert(0, point)  # as it is, the longest of those left must not come last
                     continue
                 work.add(point, measured)
-                tell(
-                    Progress(
-                        total - len(waiting) - len(running), total, forecast.left_s(point), _words(point)
-                    )
-                )
+                seconds[point.key] = statistics.median(measured.samples)
+                ahead = outlook(plan, seconds)
+                forecast.follow(ahead.follows)
+                under_way = {other.key for other in (*waiting, *running.values())}
+                waiting += [other for other in ahead.wanted if other.key not in under_way]
+                waiting.sort(key=weight, reverse=True)
+                done = total - sum(p.key not in seconds and p.key not in ahead.follows for p in plan.points)
+                tell(Progress(done, total, forecast.left_s(), words(point)))
 
 
 def _assign(
@@ -190,82 +205,3 @@ def _assign(
         taken.append((free.pop(0), point))
         busy += load(point)
     return taken
-
-
-class Forecast:
-    """Seconds left, by the weight of what is done so far and the time it took."""
-
-    def __init__(self, points: Sequence[Point]) -> None:
-        self._left = sum(weight(point) * load(point) for point in points)
-        self._done = 0.0
-        self._begun = time.monotonic()
-
-    def left_s(self, point: Point) -> float | None:
-        """After `point` is done."""
-        amount = weight(point) * load(point)
-        self._done += amount
-        self._left -= amount
-        if self._done <= 0:
-            return None
-        return max(0.0, self._left) * (time.monotonic() - self._begun) / self._done
-
-
-def _words(point: Point) -> str:
-    beside = f" beside {point.beside}" if point.companion else ""
-    return f"{point.stage}{beside}, {point.sm_percent:g} % of SMs, batch {point.batch}, {point.tokens} tokens"
-
-
-def _profile(plan: Plan, work: WorkFile, table: Nominal) -> Profile:
-    facts = work.facts
-    rows, unstable = [], []
-    for point in sorted(plan.points, key=lambda p: (list(Stage).index(p.stage), p.key)):
-        measured = work.measured[point.key]
-        samples = sorted(measured.samples)
-        deciles = statistics.quantiles(samples, n=10, method="inclusive") if len(samples) > 1 else samples * 9
-        median = statistics.median(samples)
-        paced = point.stage in P90_BOUND
-        rows.append(
-            {
-                "stage": str(point.stage),
-                "sm_percent": measured.sm_percent,
-                "sm_asked": float(point.sm_asked),
-                "beside": str(point.beside),
-                "batch": point.batch,
-                "tokens": point.tokens,
-                "latency_s": median,
-                "p10_s": deciles[0],
-                "p90_s": deciles[8],
-                "samples": len(samples),
-            }
-        )
-        if measured.disturbed(point.stage) or (paced and deciles[8] - deciles[0] > UNSTABLE_SPREAD * median):
-            unstable.append(
-                f"{_words(point)}: p10 {deciles[0]:.4g} s, p90 {deciles[8]:.4g} s, host {measured.ratio:.3f}, companion {measured.covered:.3f}"
-            )
-    metadata = {
-        "version": 1,
-        "device": "cpu (emulated)",
-        "model": plan.model,
-        "source": "measured",
-        "engine": "has",
-        "sm_count": VIRTUAL_GPU.sm_count,
-        "memory_bytes": VIRTUAL_GPU.memory_bytes,
-        "dtype": facts["dtype"],
-        "tensor_parallel": 1,
-        "partition_mechanism": "deadline pacing (emulated)",
-        "weights_bytes": facts["weights_bytes"],
-        "kv_bytes_per_token": facts["kv_bytes_per_token"],
-        "error": MEASURED_ERROR,
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "notes": {
-            "emulated": "virtual GPUs: real computation on slices of this CPU, paced by the device model below",
-            "plan": plan.size,
-            "unstable": unstable,
-        },
-        "device_model": VIRTUAL_GPU.text(),
-        "device_model_digest": VIRTUAL_GPU.digest(),
-        "cpu": host.cpu_name(),
-        "cpu_share": table.total_share,
-        "nominal_digest": table.digest(),
-    }
-    return profile_from_rows(metadata, rows)

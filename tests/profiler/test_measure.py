@@ -9,36 +9,89 @@ import pytest
 
 from has.device.base import Span, Work
 from has.device.cpu import CREDIT_S
-from has.profiler.measure import Beside, repeat, time_each, time_transfers
+from has.profiler.confidence import half_width
+from has.profiler.measure import Beside, Repeats, repeat, time_each, time_transfers
 from has.profiler.points import Measured
+from tests.device.virtual import gpu
 
 WORK = Work("encode", 1, 64)
+TWICE = Repeats(least=2, width=0.04, cap_s=100)
 
 
-def device(*durations: float):
-    """A lane whose works last as told, back to back."""
-    left = list(durations)
+def device(*durations: float, late: tuple[int, ...] = ()):
+    """A lane whose works last as told, back to back; those numbered in `late` found the host busy."""
+    left = list(enumerate(durations))
     now = [0.0]
 
     def run(fn, work):
+        number, duration = left.pop(0)
         start = now[0]
-        now[0] += left.pop(0)
-        return fn(), Span(start, now[0], 1.0)
+        now[0] += duration
+        return fn(), Span(start, now[0], 1.5 if number in late else 1.0)
 
     return SimpleNamespace(lanes={"encode": SimpleNamespace(run=run)})
 
 
-def test_samples_that_agree_are_enough():
-    assert len(repeat(device(1.0, 1.01, 9, 9), lambda: None, WORK, 2, 0.04, cap_s=100)) == 2
+def samples(gpu, sampling=TWICE):
+    kept, dropped = repeat(gpu, lambda: None, WORK, sampling)
+    return [span.duration_s for span in kept], dropped
+
+
+def test_a_narrow_interval_is_enough():
+    assert samples(device(1.0, 1.005, 9, 9)) == (pytest.approx([1.0, 1.005]), 0)
+
+
+def test_samples_are_repeated_until_the_interval_is_narrow():
+    """Two at a distance of 2 % say little (t = 6.3 with one degree of freedom); a third settles it."""
+    assert len(samples(device(1.0, 1.02, 1.01, 9))[0]) == 3
 
 
 def test_samples_that_do_not_agree_are_repeated_up_to_three_times_as_often():
-    assert len(repeat(device(1, 2, 1, 2, 1, 2, 1, 2), lambda: None, WORK, 2, 0.04, cap_s=100)) == 6
+    assert len(samples(device(1, 2, 1, 2, 1, 2, 1, 2))[0]) == 6
 
 
 def test_a_long_point_ends_with_its_time_and_has_one_sample_at_least():
-    assert len(repeat(device(5, 5), lambda: None, WORK, 3, 0.04, cap_s=2)) == 1
-    assert len(repeat(device(1, 1.5, 1), lambda: None, WORK, 3, 0.04, cap_s=2)) == 2
+    assert len(samples(device(5, 5), Repeats(3, 0.04, cap_s=2))[0]) == 1
+    assert len(samples(device(1, 1.5, 1), Repeats(3, 0.04, cap_s=2))[0]) == 2
+
+
+def test_a_run_that_a_competing_load_disturbed_is_dropped_and_made_good():
+    kept, dropped = samples(device(1.0, 1.4, 1.3, 1.0, 9, late=(1, 2)))
+    assert kept == pytest.approx([1.0, 1.0])
+    assert dropped == 2
+
+
+def test_runs_that_were_all_disturbed_are_kept_and_show_it():
+    kept, dropped = repeat(device(*[1.0] * 6, late=tuple(range(6))), lambda: None, WORK, TWICE)
+    assert (len(kept), dropped) == (6, 0)
+    assert Measured(tuple(span.duration_s for span in kept), 1.5, 1.0, 50.0).disturbed("encode")
+
+
+def test_a_load_on_the_host_reaches_the_gate():
+    """A virtual GPU whose computation is held up for longer than its work lasts: late, and dropped."""
+    made, clock = gpu()
+    held_up = iter([0.0, 3.0, 0.0, 0.0, 0.0, 0.0])
+
+    def compute():
+        clock.now += next(held_up)
+
+    kept, dropped = repeat(made, compute, Work("encode", 1, 64, 100.0), TWICE)
+    assert dropped == 1
+    assert len(kept) == 2
+    assert all(span.ratio == pytest.approx(1.0) for span in kept)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "half"),
+    [
+        ((1.0,), float("inf")),
+        ((0.9, 1.1), 6.314 * 0.1414213562 / 2**0.5),
+        ((1.0, 1.0, 1.0), 0.0),
+        (tuple(1.0 + 0.01 * (i % 2) for i in range(40)), 1.6849 * 0.0050637 / 40**0.5 / 1.005),
+    ],
+)
+def test_half_of_the_interval(numbers, half):
+    assert half_width(numbers) == pytest.approx(half, rel=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from has.core.stage import Beside, Stage
 from has.device.device_model import VIRTUAL_GPU
 from has.errors import InputError
 from has.models.tokens import token_rule
+from has.profiler.adapt import outlook, refine
 from has.profiler.plan import load, make_plan, weight
+from tests.profiler.declared import declared_s
 
 
 def nearest(count: int) -> int:
@@ -58,14 +60,16 @@ def test_each_stage_has_the_shares_and_batches_a_search_needs(size):
 
 
 def test_companions_get_the_rest_and_fill_it():
+    streams = 0
     for point in plan().points:
         if point.companion is None:
             continue
-        assert point.sm_percent < 100
+        streams += point.sm_percent == 100
         assert {point.stage, point.companion.stage} == {Stage.ENCODE, Stage.PREFILL}
         if point.companion.stage is Stage.ENCODE:
             used = VIRTUAL_GPU.encode.occupancy(point.companion.batch, point.companion.tokens)
             assert used >= 1 - point.sm_percent / 100
+    assert streams == 6 * (2 + 2)
 
 
 @given(
@@ -118,3 +122,71 @@ def test_values_out_of_range_are_refused(bad):
 def test_the_digest_knows_how_often_a_point_was_measured():
     assert plan().digest() == plan(batch=[1]).digest()
     assert plan().digest() != plan(size="full").digest()
+
+
+def measured_by(latency, made):
+    """(seconds of what was measured, of what follows) when every wanted point takes `latency(point)`."""
+    seconds = {}
+    while wanted := outlook(made, seconds).wanted:
+        assert not {point.key for point in wanted} & seconds.keys()
+        seconds |= {point.key: latency(point) for point in wanted}
+    follows = outlook(made, seconds).follows
+    assert not follows.keys() & seconds.keys()
+    assert follows.keys() | seconds.keys() == {point.key for point in made.points}
+    return seconds, follows
+
+
+@pytest.mark.parametrize(("size", "most"), [("quick", 0.8), ("full", 0.6)])
+def test_few_points_where_the_curve_is_straight_more_at_the_knee(size, most):
+    """On the declared device: a good part need not be measured, and what follows is as good as measured."""
+    made = plan(size=size)
+    by_key = {point.key: point for point in made.points}
+    seconds, follows = measured_by(declared_s, made)
+    assert len(seconds) < most * len(made.points)
+    off = [abs(value / declared_s(by_key[key]) - 1) for key, value in follows.items()]
+    assert max(off) < 0.03
+    assert sorted(off)[len(off) // 2] < 0.01
+    alone = [by_key[key] for key in seconds if key[:2] == ("encode", "none")]
+    assert {p.batch for p in alone if p.sm_percent == 100} == {p.batch for p in alone}
+    straight = {p.batch for p in alone if p.sm_percent == min(p.sm_percent for p in alone)}
+    assert len(straight) < len({p.batch for p in alone})
+
+
+def test_a_straight_curve_takes_its_ends_and_its_thirds():
+    seconds, _ = measured_by(lambda point: 0.1 * point.batch / point.sm_percent, plan(tokens=[64]))
+    for stage in ("encode", "prefill"):
+        taken = {(key[2], key[3]) for key in seconds if key[:2] == (stage, "none")}
+        assert taken == {(share, batch) for share in (20, 50, 65, 100) for batch in (1, 3, 4, 8)}
+
+
+def test_shares_or_batches_that_were_asked_for_are_all_measured():
+    for asked in ({"batch": [1, 2, 3, 4]}, {"sm": [25, 50, 75, 100]}):
+        made = plan(**asked)
+        assert len(outlook(made, {}).wanted) == len(made.points)
+
+
+def test_an_interrupted_profile_comes_to_the_same_points():
+    made = plan()
+    seconds, _ = measured_by(declared_s, made)
+    some = dict(list(seconds.items())[:40])
+    while wanted := outlook(made, some).wanted:
+        some[wanted[-1].key] = declared_s(wanted[-1])
+    assert some == seconds
+
+
+@given(
+    st.lists(st.floats(0.01, 10), min_size=1, max_size=9),
+    st.floats(0, 0.5),
+    st.lists(st.floats(1, 9), min_size=9),
+)
+def test_refining_ends_and_keeps_what_was_measured(values, tolerance, steps):
+    axis = list(itertools.accumulate(steps))[: len(values)]
+    known = {}
+    while missing := refine(axis, known, tolerance)[0]:
+        assert not set(missing) & known.keys()
+        known |= {i: values[i] for i in missing}
+    follows = refine(axis, known, tolerance)[1]
+    assert sorted([*known, *follows]) == list(range(len(values)))
+    assert all(
+        min(values) <= value * (1 + 1e-9) and value <= max(values) * (1 + 1e-9) for value in follows.values()
+    )

@@ -17,7 +17,7 @@ from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
 from has.profiler import run as runner
 from has.profiler.points import work_file_path
-from has.profiler.run import Forecast, profile_device
+from has.profiler.run import profile_device
 
 SMALL = {"sm": [50, 100], "batch": [1, 2], "tokens": [64]}
 
@@ -119,6 +119,27 @@ def test_the_device_was_measured_not_its_declaration(measured, table):
 
 
 @pytest.mark.live
+def test_preprocessing_and_the_vision_tower_are_stages_of_their_own(measured):
+    """TTFT less prefill is not encode: of a picture's time before prefill the profile says what is which."""
+    model = LatencyModel.from_profile(measured["profile"])
+    preprocess, encode = (model.seconds(stage, 1, 64) for stage in (Stage.PREPROCESS, Stage.ENCODE))
+    assert 0 < preprocess < encode
+    rows = [row for row in measured["profile"].rows if row.stage is Stage.PREPROCESS]
+    assert {(row.sm_percent, row.beside, row.batch) for row in rows} == {(100.0, Beside.NONE, 1)}
+
+
+@pytest.mark.live
+def test_streams_are_measured_and_compared_with_the_partition(measured):
+    """Both on all SMs: slower than alone, and the profile says which way of sharing does more work."""
+    model, shared = LatencyModel.from_profile(measured["profile"]), measured["profile"].metadata.model_extra
+    for stage, beside in ((Stage.ENCODE, Beside.PREFILL), (Stage.PREFILL, Beside.ENCODE)):
+        slowdown = model.seconds(stage, 2, 64, 100, beside) / model.seconds(stage, 2, 64, 100)
+        assert slowdown > 1.02
+    assert shared["sharing"]["better"] in ("partition", "streams")
+    assert "with streams" in shared["sharing"]["words"]
+
+
+@pytest.mark.live
 def test_a_second_run_measures_nothing(measured, tmp_path, table, monkeypatch):
     monkeypatch.setattr(runner, "Fleet", lambda *_: pytest.fail("measured again"))
     again = profile_device("tiny-image", out=measured["out"], **SMALL)
@@ -165,14 +186,3 @@ def test_at_most_as_many_gpus_are_busy_as_there_are_and_real_times_are_taken_alo
             assert len(running) == 1
         order.append(running.pop(max(running)))
     assert len(order) == 11
-
-
-def test_the_forecast_follows_what_was_done(monkeypatch):
-    from has.profiler.plan import Point
-
-    now = iter([0.0, 10.0])
-    monkeypatch.setattr(runner.time, "monotonic", lambda: next(now))
-    points = [Point(Stage.ENCODE, 100.0, 1, 64, 100.0), Point(Stage.ENCODE, 50.0, 2, 64, 50.0)]
-    forecast = Forecast(points)
-    # the second has twice the work of the first
-    assert forecast.left_s(points[0]) == pytest.approx(20.0)

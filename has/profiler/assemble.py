@@ -1,0 +1,127 @@
+"""From measured points to a profile: rows, what is unsure about them, and what follows for sharing a GPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from has.core.profile import Profile
+from has.core.stage import Stage
+from has.device import host
+from has.device.device_model import VIRTUAL_GPU
+from has.device.gate import P90_BOUND
+from has.device.nominal import Nominal
+from has.files.profile import profile_from_rows
+from has.profiler.plan import Key, Plan, Point
+from has.profiler.points import Measured, WorkFile
+from has.profiler.sharing import as_metadata, sharing
+
+UNSTABLE_SPREAD = 0.10
+MEASURED_ERROR = 0.05
+
+
+def words(point: Point) -> str:
+    beside = ""
+    if point.companion:
+        where = "sharing all SMs with" if point.sm_percent >= 100 else "beside"
+        beside = f" {where} {point.beside}"
+    return f"{point.stage}{beside}, {point.sm_percent:g} % of SMs, batch {point.batch}, {point.tokens} tokens"
+
+
+def assemble(plan: Plan, work: WorkFile, follows: Mapping[Key, float], table: Nominal) -> Profile:
+    """The profile of a plan whose points are all measured or follow from others.
+
+    A row that follows has no samples and no deciles.
+    """
+    rows: list[dict[str, Any]] = []
+    unstable: list[str] = []
+    for point in sorted(plan.points, key=lambda p: (list(Stage).index(p.stage), p.key)):
+        measured = work.measured.get(point.key)
+        if measured is None:
+            rows.append(_row(point, point.sm_percent) | {"latency_s": follows[point.key]})
+            continue
+        row = _row(point, measured.sm_percent) | _samples(measured)
+        rows.append(row)
+        if said := _unstable(point, measured, row):
+            unstable.append(said)
+    metadata = {
+        "version": 1,
+        "device": "cpu (emulated)",
+        "model": plan.model,
+        "source": "measured",
+        "engine": "has",
+        "sm_count": VIRTUAL_GPU.sm_count,
+        "memory_bytes": VIRTUAL_GPU.memory_bytes,
+        "dtype": work.facts["dtype"],
+        "tensor_parallel": 1,
+        "partition_mechanism": "deadline pacing (emulated)",
+        "weights_bytes": work.facts["weights_bytes"],
+        "kv_bytes_per_token": work.facts["kv_bytes_per_token"],
+        "error": MEASURED_ERROR,
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "notes": {
+            "emulated": "virtual GPUs: real computation on slices of this CPU, paced by the device model below",
+            "plan": plan.size,
+            **_counts(plan, work),
+            "unstable": unstable,
+        },
+        "device_model": VIRTUAL_GPU.text(),
+        "device_model_digest": VIRTUAL_GPU.digest(),
+        "cpu": host.cpu_name(),
+        "cpu_share": table.total_share,
+        "nominal_digest": table.digest(),
+    }
+    profile = profile_from_rows(metadata, rows)
+    shared = sharing(profile)
+    if shared is None:
+        return profile
+    return profile_from_rows(metadata | {"sharing": as_metadata(shared)}, rows)
+
+
+def _row(point: Point, sm_percent: float) -> dict[str, Any]:
+    return {
+        "stage": str(point.stage),
+        "sm_percent": sm_percent,
+        "sm_asked": float(point.sm_asked),
+        "beside": str(point.beside),
+        "batch": point.batch,
+        "tokens": point.tokens,
+    }
+
+
+def _samples(measured: Measured) -> dict[str, Any]:
+    samples = sorted(measured.samples)
+    deciles = statistics.quantiles(samples, n=10, method="inclusive") if len(samples) > 1 else samples * 9
+    return {
+        "latency_s": statistics.median(samples),
+        "p10_s": deciles[0],
+        "p90_s": deciles[8],
+        "samples": len(samples),
+    }
+
+
+def _unstable(point: Point, measured: Measured, row: Mapping[str, Any]) -> str:
+    """Why a point is not to be relied on, or nothing."""
+    spread = row["p90_s"] - row["p10_s"] > UNSTABLE_SPREAD * row["latency_s"]
+    if not (measured.disturbed(point.stage) or (spread and point.stage in P90_BOUND)):
+        return ""
+    return (
+        f"{words(point)}: p10 {row['p10_s']:.4g} s, p90 {row['p90_s']:.4g} s, host {measured.ratio:.3f},"
+        f" companion {measured.covered:.3f}"
+    )
+
+
+def _counts(plan: Plan, work: WorkFile) -> dict[str, int]:
+    """What the rows rest on: how many were measured, follow, have one sample, have a mean that is not narrow."""
+    paced = [
+        work.measured[p.key] for p in plan.points if p.key in work.measured and str(p.stage) in P90_BOUND
+    ]
+    return {
+        "measured": sum(p.key in work.measured for p in plan.points),
+        "interpolated": sum(p.key not in work.measured for p in plan.points),
+        "one_sample": sum(len(m.samples) == 1 for m in paced),
+        "wide": sum(len(m.samples) > 1 and m.half_width > plan.sampling.width for m in paced),
+        "samples_dropped": sum(m.dropped for m in paced),
+    }
