@@ -46,6 +46,7 @@ class CudaDevice:
     index: int
     name: str
     uuid: str
+    """Without the GPU- or MIG- that NVML puts before it."""
     memory_bytes: int
     sm_count: int
     capability: tuple[int, int]
@@ -104,7 +105,9 @@ def _device(driver: Any, index: int, version: int) -> CudaDevice:
 
     capability = (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR"))
     name = check(driver.cuDeviceGetName(96, handle), "cuDeviceGetName")
-    uuid = bytes(check(driver.cuDeviceGetUuid(handle), "cuDeviceGetUuid").bytes).hex()
+    # Of a MIG slice only the second version says the slice's own; newer bindings have it under the first's name.
+    uuid_of = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    uuid = bytes(check(uuid_of(handle), "cuDeviceGetUuid").bytes).hex()
     reasons: dict[str, str] = {}
     mechanism: Mechanism = "green contexts"
     min_sms = align_sms = 0
@@ -112,13 +115,14 @@ def _device(driver: Any, index: int, version: int) -> CudaDevice:
         min_sms, align_sms = _granularity(driver, handle, version, capability)
     except (MissingError, RunError) as error:
         reasons["green contexts"] = error.message
-        mechanism = "MPS" if mps_available() else "stream priority (not spatial)"
-        if mechanism != "MPS":
-            reasons["MPS"] = "no MPS daemon runs, and nvidia-cuda-mps-control is not installed"
+        mps = mps_state()
+        mechanism = "MPS" if mps == "running" else "stream priority (not spatial)"
+        if mps != "running":
+            reasons["MPS"] = _NO_MPS[mps]
     return CudaDevice(
         index=index,
         name=bytes(name).split(b"\0")[0].decode(),
-        uuid="GPU-" + "-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])),
+        uuid="-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])),
         memory_bytes=int(check(driver.cuDeviceTotalMem(handle), "cuDeviceTotalMem")),
         sm_count=attribute("MULTIPROCESSOR_COUNT"),
         capability=capability,
@@ -149,10 +153,26 @@ def _sm_resource(driver: Any, call: Any, of: Any, name: str) -> Any:
     return check(call(of, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM), name)
 
 
-def mps_available() -> bool:
-    """Whether an MPS daemon runs (its pipe is there) or could be started."""
+MpsState = Literal["running", "installed", "absent"]
+
+
+def mps_state() -> MpsState:
+    """Whether an MPS daemon runs (its pipe is there), could be started, or is not to be had."""
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or str(Path(tempfile.gettempdir()) / "nvidia-mps")
-    return (Path(pipe) / "control").exists() or shutil.which("nvidia-cuda-mps-control") is not None
+    if (Path(pipe) / "control").exists():
+        return "running"
+    return "installed" if shutil.which("nvidia-cuda-mps-control") is not None else "absent"
+
+
+_NO_MPS = {
+    "installed": "no MPS daemon runs: start one with nvidia-cuda-mps-control -d",
+    "absent": "no MPS daemon runs, and nvidia-cuda-mps-control is not installed",
+}
+
+
+def mps_environment(share_percent: float) -> dict[str, str]:
+    """Environment of a process that is to have this share of the SMs under MPS: fixed once it has started."""
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{share_percent:g}"}
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from has.device import cuda, host, nvml
@@ -69,7 +69,23 @@ def _cuda() -> list[DeviceInfo]:
         missing, mend = "the CUDA driver does not list it (CUDA_VISIBLE_DEVICES?)", ""
     except (MissingError, RunError) as error:
         offered, missing, mend = {}, error.message, error.mend
-    return [_cuda_info(gpu, offered.get(gpu.uuid), missing, mend) for gpu in seen]
+    return [
+        _cuda_info(part, offered.get(_bare(part.uuid)), missing, mend) for gpu in seen for part in _parts(gpu)
+    ]
+
+
+def _parts(gpu: nvml.Snapshot) -> list[nvml.Snapshot]:
+    """The GPU, or with MIG on the slices that it is cut into: those are what CUDA can use."""
+    if not gpu.slices:
+        return [gpu]
+    return [
+        replace(gpu, name=part.name, uuid=part.uuid, memory_bytes=part.memory_bytes, slices=())
+        for part in gpu.slices
+    ]
+
+
+def _bare(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
 def _cuda_info(gpu: nvml.Snapshot, device: cuda.CudaDevice | None, missing: str, mend: str) -> DeviceInfo:
@@ -78,7 +94,11 @@ def _cuda_info(gpu: nvml.Snapshot, device: cuda.CudaDevice | None, missing: str,
     else:
         reasons, partition, sm_count = dict(device.reasons), device.mechanism, device.sm_count
     if gpu.mig:
-        reasons["whole GPU"] = "MIG is on: shares are of the MIG slice"
+        reasons["whole GPU"] = (
+            "MIG is on: shares are of the MIG slice"
+            if gpu.uuid.startswith("MIG-")
+            else "MIG is on and no slice is made: nvidia-smi mig -cgi makes one"
+        )
     return DeviceInfo(
         kind="cuda",
         name=gpu.name,

@@ -29,6 +29,16 @@ class Snapshot:
     power_cap: bool
     processes: tuple[int, ...]
     mig: bool
+    slices: tuple[MigSlice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """A MIG device of a GPU, as its administrator made it; HAS reads them and never makes one."""
+
+    name: str
+    uuid: str
+    memory_bytes: int | None
 
 
 def load_nvml() -> Any:
@@ -86,7 +96,25 @@ def snapshot(nvml: Any, uuid: str) -> Snapshot:
         power_cap=bool(reasons & nvml.nvmlClocksEventReasonSwPowerCap),
         processes=tuple(sorted({process.pid for process in processes})),
         mig=mig is not None and mig[0] == 1,
+        slices=_slices(nvml, handle, ask) if mig is not None and mig[0] == 1 else (),
     )
+
+
+def _slices(nvml: Any, handle: Any, ask: Callable[..., Any]) -> tuple[MigSlice, ...]:
+    found = []
+    for index in range(ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        part = ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        if part is None:  # fewer slices than there may be
+            continue
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, part)
+        found.append(
+            MigSlice(
+                _text(nvml.nvmlDeviceGetName(part)),
+                _text(nvml.nvmlDeviceGetUUID(part)),
+                None if memory is None else int(memory.total),
+            )
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

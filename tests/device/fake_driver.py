@@ -6,6 +6,8 @@ cuInit without a driver raises; NVML says "not supported" by raising.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import SimpleNamespace
@@ -145,6 +147,7 @@ class FakeNvml:
     sm_mhz: int | None = 2520
     processes: tuple[int, ...] = ()
     mig: int | None = 0
+    slices: tuple[str, ...] = ()
     bytes_names: bool = False
 
     NVMLError = NVMLError
@@ -166,17 +169,29 @@ class FakeNvml:
         assert uuid == L40S
         return 0
 
-    def nvmlDeviceGetUUID(self, handle: int):
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int):
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int):
+        if index >= len(self.slices):
+            raise NVMLError("Not Found")
+        return self.slices[index]
+
+    def nvmlDeviceGetUUID(self, handle: int | str):
+        if isinstance(handle, str):
+            return handle
         return L40S.encode() if self.bytes_names else L40S
 
-    def nvmlDeviceGetName(self, handle: int):
+    def nvmlDeviceGetName(self, handle: int | str):
+        if isinstance(handle, str):
+            return "NVIDIA L40S MIG 3g.24gb"
         return "NVIDIA L40S"
 
     def nvmlSystemGetDriverVersion(self):
         return "570.86.15"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int):
-        return SimpleNamespace(total=48 * 2**30)
+    def nvmlDeviceGetMemoryInfo(self, handle: int | str):
+        return SimpleNamespace(total=(24 if isinstance(handle, str) else 48) * 2**30)
 
     def nvmlDeviceGetMigMode(self, handle: int):
         if self.mig is None:
@@ -199,3 +214,48 @@ class FakeNvml:
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: int):
         raise NVMLError("Not Supported")
+
+
+class FakeTimer:
+    """Stands where torch.cuda's streams and events would. A work on a stream takes `took_s[stream]` seconds of the GPU.
+
+    The GPU's clock began at another instant than the host's, which moves when someone waits.
+    """
+
+    def __init__(self, priorities: tuple[int, int] = (0, -5), began_s: float = 1000.0) -> None:
+        self.clock_s = 50.0
+        self.began_s = began_s
+        self.took_s: dict[Any, float] = {}
+        self.made: list[tuple[Any, int]] = []
+        self.launched: list[Any] = []
+        self._priorities = priorities
+        self._records = 0
+
+    def clock(self) -> float:
+        return self.clock_s
+
+    def stream(self, handle: int | None = None, priority: int = 0) -> Any:
+        name = f"context {handle}" if handle is not None else f"stream {len(self.made)}"
+        self.made.append((name, priority))
+        return name
+
+    def priorities(self) -> tuple[int, int]:
+        return self._priorities
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        self.launched.append(stream)
+        self._records = 0
+        yield
+
+    def record(self, stream: Any) -> float:
+        """The GPU's time: of the second event on a stream that is launched on, when the work is done."""
+        self._records += 1
+        last = self._records == 2 and self.launched[-1:] == [stream]
+        return self.clock_s - self.began_s + (self.took_s.get(stream, 0.0) if last else 0.0)
+
+    def wait(self, event: float) -> None:
+        self.clock_s = max(self.clock_s, event + self.began_s)
+
+    def between_s(self, first: float, second: float) -> float:
+        return second - first

@@ -13,7 +13,7 @@ from tests.device.fake_driver import L40S, CUresult, FakeDriver, FakeNvml
 
 @pytest.fixture(autouse=True)
 def _no_mps(monkeypatch):
-    monkeypatch.setattr(cuda, "mps_available", lambda: False)
+    monkeypatch.setattr(cuda, "mps_state", lambda: "absent")
 
 
 def device(driver: FakeDriver) -> cuda.CudaDevice:
@@ -23,7 +23,7 @@ def device(driver: FakeDriver) -> cuda.CudaDevice:
 
 def test_a_device_says_what_it_is():
     found = device(FakeDriver())
-    assert (found.name, found.uuid, found.sm_count) == ("NVIDIA L40S", L40S, 142)
+    assert (found.name, "GPU-" + found.uuid, found.sm_count) == ("NVIDIA L40S", L40S, 142)
     assert found.memory_bytes == 48 * 2**30
     assert found.mechanism == "green contexts"
     assert (found.min_sms, found.align_sms) == (4, 2)
@@ -115,8 +115,28 @@ def test_fallbacks_are_named_with_their_reason(driver, reason, monkeypatch):
     assert "MPS" in found.reasons
     with pytest.raises(MissingError, match="cannot be partitioned"):
         cuda.SmPartition(driver, found)
-    monkeypatch.setattr(cuda, "mps_available", lambda: True)
-    assert device(driver).mechanism == "MPS"
+    monkeypatch.setattr(cuda, "mps_state", lambda: "installed")
+    found = device(driver)
+    assert found.mechanism == "stream priority (not spatial)"
+    assert "nvidia-cuda-mps-control -d" in found.reasons["MPS"]
+    monkeypatch.setattr(cuda, "mps_state", lambda: "running")
+    found = device(driver)
+    assert found.mechanism == "MPS"
+    assert list(found.reasons) == ["green contexts"]
+    assert cuda.mps_environment(40) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+
+
+def test_mps_is_seen_by_its_daemon_s_pipe(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cuda.mps_state() == "absent"
+    command = tmp_path / "nvidia-cuda-mps-control"
+    command.write_text("")
+    command.chmod(0o755)
+    assert cuda.mps_state() == "installed"
+    (tmp_path / "control").write_text("")
+    assert cuda.mps_state() == "running"
 
 
 def seen(**state) -> nvml.Snapshot:
@@ -189,6 +209,17 @@ def test_doctor_says_what_is_missing_and_that_mig_is_on(recorded):
     assert gpu.mend == "pip install 'has-epd[cuda]'"
     assert gpu.mig is True
     assert "MIG" in gpu.reasons["whole GPU"]
+
+
+def test_with_mig_on_the_slices_are_what_there_is(recorded):
+    """Two slices: each a device of its own, found in the driver by its own UUID."""
+    parts = ("MIG-" + L40S.removeprefix("GPU-"), "MIG-ffffffff-2233-4455-6677-8899aabbccdd")
+    first, second, cpu = recorded(FakeDriver(sm_count=60), FakeNvml(mig=1, slices=parts))
+    assert cpu.kind == "cpu"
+    assert (first.uuid, first.sm_count, first.memory_bytes) == (parts[0], 60, 24 * 2**30)
+    assert "shares are of the MIG slice" in first.reasons["whole GPU"]
+    assert second.partition == "none"
+    assert "does not list it" in second.reasons["all"]
 
 
 def test_without_nvml_there_is_the_cpu_device_alone(monkeypatch):
