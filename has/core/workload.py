@@ -94,7 +94,7 @@ class Arrivals(Noun):
 
     process: Literal["poisson", "gamma", "constant", "trace"]
     rate: Rate | None = None
-    cv: PositiveFloat | None = None
+    cv: Annotated[float, Field(ge=1e-6, le=1e4)] | None = None
     file: str | None = None
     time_scale: PositiveFloat = 1.0
 

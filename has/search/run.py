@@ -13,6 +13,7 @@ from has.core.trial import Executor
 from has.core.workload import Workload
 from has.errors import InputError
 from has.search import samplers
+from has.search.arguments import check
 from has.search.conclude import conclude, score_own
 from has.search.events import Callbacks
 from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
@@ -81,6 +82,7 @@ def search(
     memory admits nothing (`least_bad` is None); MissingError where the sampler's package is absent;
     RunError where every trial failed.
     """
+    check(locals())
     listener = callbacks or Callbacks()
     chosen = samplers.create(sampler)
     pools = dict(pool_profiles or {})

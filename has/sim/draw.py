@@ -71,8 +71,17 @@ def at_rate(requests: Requests, rate: float) -> Requests:
     if mean is None:
         return requests
     arrival = requests.arrival_ns
+    _check_end(arrival[0] / _NS + (arrival[-1] - arrival[0]) / _NS * (mean / rate), "argument", "rate", rate)
     stretched = arrival[0] + np.rint((arrival - arrival[0]) * (mean / rate)).astype(np.int64)
     return replace(requests, arrival_ns=stretched)
+
+
+def _check_end(last_s: float, where: str, field: str, value: float) -> None:
+    """Refuse arrivals that go on beyond the end of the simulator's clock."""
+    if not last_s <= LAST_ARRIVAL_S:
+        raise InputError(
+            f"the last request would arrive after {LAST_ARRIVAL_S:g} s", where=where, field=field, value=value
+        )
 
 
 def media_share(workload: Workload) -> float | None:
@@ -110,7 +119,9 @@ def _replay(workload: Workload, rate: float | None, count: int | None, model: st
     trace = trace[: count or len(trace)]
     if rate is not None:
         return at_rate(trace, rate)
-    scaled = np.rint(trace.arrival_ns * workload.arrivals.time_scale).astype(np.int64)
+    scale = workload.arrivals.time_scale
+    _check_end(trace.arrival_ns[-1] / _NS * scale, "workload", "arrivals.time_scale", scale)
+    scaled = np.rint(trace.arrival_ns * scale).astype(np.int64)
     return replace(trace, arrival_ns=scaled)
 
 
@@ -132,13 +143,7 @@ def _arrivals(workload: Workload, rate: float | None, count: int, generator: np.
         times = np.cumsum(generator.standard_gamma(shape, count) / (shape * rate))
     else:
         times = np.cumsum(generator.standard_exponential(count) / rate)
-    if times[-1] > LAST_ARRIVAL_S:
-        raise InputError(
-            f"the last request would arrive after {LAST_ARRIVAL_S:g} s",
-            where="argument",
-            field="rate",
-            value=rate,
-        )
+    _check_end(times[-1], "argument", "rate", rate)
     return np.rint(times * _NS).astype(np.int64)
 
 

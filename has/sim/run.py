@@ -134,6 +134,14 @@ def run_records(
     that of the stream they come from. Nothing is checked against the profile's reach. Who runs many
     deployments makes one Simulator, prepares the list once and calls its `run`.
     """
+    _check(deployment, "deployment", Deployment)
+    _check(profile, "profile", Profile, LatencyModel, Simulator)
+    _check(requests, "requests", Requests)
+    if rate is not None:
+        rate = real(rate, "rate", LEAST_RATE, MOST_RATE)
+    if media_share is not None:
+        media_share = real(media_share, "media_share", 0.0, 1.0)
+    seed = whole(seed, "seed", 0, MOST_SEED)
     simulator = profile if isinstance(profile, Simulator) else Simulator(profile)
     return simulator.run(
         deployment,
