@@ -31,6 +31,7 @@ def describe_explanation(deployment: Deployment, told: Mapping[str, Any]) -> Doc
         _binding_words(told),
         f"Simulated at {number(told['rate'])} requests/s: {one_line(told['figures'])}.",
     ]
+    lead += _advice_words(told)
     sections = [
         _capacities(told),
         _batching(deployment, told),
@@ -54,6 +55,17 @@ def _binding_words(told: Mapping[str, Any]) -> str:
     if binding == "preprocess":
         words += "; more GPUs gain nothing, more CPU (preprocess_workers) does"
     return words + "."
+
+
+def _advice_words(told: Mapping[str, Any]) -> list[str]:
+    """What another GPU would gain, and a bound that no GPU gets under."""
+    words = [f"{words[0].upper()}{words[1:]}." for words in told["advice"][1:]]
+    return words + [
+        f"No split can meet the {floor['metric']} bound: without any queue it is {number(floor['least_ms'])} ms"
+        f" of {number(floor['allowed_ms'])} ms."
+        for floor in told["floors"]
+        if not floor["met"]
+    ]
 
 
 def _capacities(told: Mapping[str, Any]) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from has.files.deployment import deployment_yaml
 from has.files.tables import save_table
 from has.search.confirm import Choice, confirm, finalists, objective_of
 from has.search.evidence import WITHIN_PERCENT, evidence
+from has.search.floors import Floor, floors
 from has.search.journal import Journal, RunFolder, pruned_rows, trial_rows
 from has.search.loop import Loop
 from has.search.outcome import Baseline, Outcome
@@ -113,6 +115,7 @@ def conclude(
         notes=loop.pruned.notes,
     )
     points = pareto(loop, asked.space, own.values(), question["price"])
+    found["floors"] = [floor.as_json() for floor in lowest(loop)]
     found["cost"] = cost_of(
         problem.deployment(choice.candidate),
         problem.latency,
@@ -145,7 +148,7 @@ def conclude(
     _write(asked.folder, outcome)
     tell.finished(outcome)
     if not feasible:
-        raise InfeasibleError(_why_not(loop, choice), least_bad=outcome, mend=_mend(problem))
+        raise InfeasibleError(_why_not(loop, choice), least_bad=outcome, mend=_mend(loop))
     return outcome
 
 
@@ -222,12 +225,27 @@ def _why_not(loop: Loop, choice: Choice) -> str:
     if tpot is not None:
         seen.append(f"TPOT p90 {tpot:.4g} ms of {slo.tpot_ms:g}")
     at = "" if trial.rate is None else f" at {trial.rate:.4g} requests/s"
-    floors = [note for note in loop.pruned.notes if "for every candidate" in note]
-    because = f" ({floors[0]})" if floors else ""
+    unmet = [floor.words for floor in lowest(loop) if not floor.met]
+    because = f" ({'; '.join(unmet)})" if unmet else ""
     return f"nothing meets the SLO{because}; the least bad, {choice.candidate.label}{at}: {', '.join(seen)}"
 
 
-def _mend(problem: Problem) -> str:
+def lowest(loop: Loop) -> tuple[Floor, Floor]:
+    """What TTFT and TPOT cannot get under, whatever is chosen of the topologies that may be."""
+    topologies = dict.fromkeys(
+        c.topology for c in (*loop.pruned.kept, *(x.candidate for x in loop.pruned.cuts))
+    )
+    return floors(loop.problem.latency, loop.problem.requests, loop.problem.slo, topologies)
+
+
+def _mend(loop: Loop) -> str:
+    problem = loop.problem
+    unmet = [floor for floor in lowest(loop) if not floor.met]
+    if unmet:
+        needs = " and ".join(
+            f"--{floor.metric.lower()}-ms {math.ceil(floor.least_s * 1e3)}" for floor in unmet
+        )
+        return f"more GPUs cannot help: allow at least {needs}, or smaller requests, faster GPUs, more tensor parallelism"
     if problem.objective.name == "max-rate":
         return "loosen --ttft-ms, --tpot-ms or --attainment"
     return "lower --rate, give more --gpus, or loosen --ttft-ms, --tpot-ms or --attainment"

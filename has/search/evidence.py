@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -43,6 +44,7 @@ def evidence(
             "rates": list(objective.rates),
             "posterior": _posterior(loop, choice.candidate),
         },
+        **binding(loop, choice.candidate),
         "measured": {"rate": trial.rate, **summary(trial.figures)},
         "predicted": summary(predicted),
         "prediction_error_percent": prediction_error(trial.figures, predicted),
@@ -51,7 +53,12 @@ def evidence(
         "confidence": dict(confidence),
         "confirmations": [_confirmation(t) for t in choice.confirmations],
         "runners_up": [
-            {"deployment": r.deployment.label, "objective": r.objective, "why": r.why}
+            {
+                "deployment": r.deployment.label,
+                "objective": r.objective,
+                "why": r.why,
+                **binding(loop, candidate_of(r.deployment)),
+            }
             for r in choice.runners_up
         ],
         "baselines": {name: _baseline(b) for name, b in baselines.items()},
@@ -69,6 +76,14 @@ def evidence(
     if run is not None:
         found = {"run": run, **found}
     return found
+
+
+def binding(loop: Loop, candidate: Candidate) -> dict[str, Any]:
+    """The stage that binds a candidate, and what it carries, by the latencies that trials have calibrated."""
+    found = loop.ensemble.central.capacity.of(candidate, loop.problem.kv_tokens(candidate))
+    if not math.isfinite(found.limit):
+        return {"binding": None, "limit_rps": None}
+    return {"binding": found.binding, "limit_rps": found.limit}
 
 
 def summary(figures: Figures | None) -> dict[str, Any]:

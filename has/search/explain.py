@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,15 @@ from has.latency.memory import kv_capacity, memory_verdict
 from has.policy.microbatch import gap_coefficient
 from has.policy.partition import SmPartitioner, encode_shares
 from has.search.capacity import CapacityModel, Demand, Limits
+from has.search.floors import floors
+from has.search.pools import latency_of
 from has.search.space import candidate_of
+from has.search.steps import steps
 from has.sim.draw import draw_requests
 from has.sim.run import simulate
 
-BATCHES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""B is stepped to its neighbours in this list."""
-STEP_S = 0.1
-LOAD = 0.1
+NOTHING = 0.5
+"""A step that moves what can be carried by less than this many percent gains nothing."""
 
 
 def explain(
@@ -38,15 +39,19 @@ def explain(
     requests: int = 2000,
     seed: int = 0,
     slo: Slo | None = None,
+    pool_profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, Any]:
-    """Everything `has explain` shows, as plain data.
+    """Everything `has explain` shows, as plain data. `pool_profiles` of pools with other GPUs, by pool.
 
     capacities    requests/s that each stage can carry, `binding` the least, `utilisation` at the rate
     batching      κ, the gap threshold g = κ/λ in s, the waiting budget, mean batch simulated
     sm_table      rows {batch, encode_sm, prefill_sm}, or "streams"
     memory        per pool bytes that one GPU needs and has; None where the profile does not say
     figures       simulated at the rate in force
-    sensitivity   one row a step: its figures, and goodput against the deployment's own, in percent
+    sensitivity   one row a step: its figures, and goodput and what the stages can carry at the most
+                  (`limit_rps`) against the deployment's own, in percent
+    advice        what binds, what one GPU more in each pool gains, and what would gain most, in words
+    floors        TTFT and TPOT of a request without any queue, against the SLO
     runners_up, baselines, prediction_error_percent   from the evidence; empty without one
     prediction_source, profile_error   the profile's source and the relative error it states
 
@@ -64,41 +69,55 @@ def explain(
     )
     in_force = in_force or drawn.mean_rate
     deployment = deployment.model_copy(update={"slo": bounds, "rate": in_force})
-    ask = _Asker(profile, workload, bounds, seed, requests, in_force)
-    latency = LatencyModel.from_profile(profile)
+    pools = dict(pool_profiles or {})
+    latency = latency_of(profile, pools)
+    table = _table(deployment, pools.get("encode", profile))
+    ask = _Asker(latency, workload, bounds, seed, requests, in_force)
     own = ask.figures(deployment, in_force)
+    capacities = _capacities(deployment, latency, table, drawn, bounds, in_force)
+    rows = [ask.step(what, changed, load, own) for what, changed, load in steps(deployment)]
+    for row, (_, changed, _) in zip(rows, steps(deployment), strict=True):
+        _add_limit(row, _limit(changed, latency, table, drawn, bounds), capacities["limit_rps"])
     evidence = deployment.evidence or {}
     return {
         "deployment": deployment.label,
         "topology": deployment.topology,
         "rate": in_force,
         "slo": bounds.model_dump(),
-        "capacities": _capacities(deployment, profile, latency, drawn, bounds, in_force),
+        "capacities": capacities,
         "batching": _batching(deployment, drawn, in_force, own),
-        "sm_table": _sm_table(deployment, profile),
-        "memory": _memory(deployment, profile, drawn, bounds),
+        "sm_table": _sm_table(deployment, table),
+        "memory": _memory(deployment, latency, drawn, bounds),
         "figures": own,
-        "sensitivity": [ask.step(what, changed, load, own) for what, changed, load in steps(deployment)],
+        "floors": [f.as_json() for f in floors(latency, drawn, bounds, [deployment.topology])],
+        "sensitivity": rows,
+        "advice": _advice(deployment, capacities, rows),
         "runners_up": evidence.get("runners_up", []),
         "baselines": evidence.get("baselines", {}),
         "prediction_error_percent": evidence.get("run_prediction_error_percent", {}),
         "prediction_source": profile.metadata.source,
-        "profile_error": profile.metadata.stated_error,
+        "profile_error": max(p.metadata.stated_error for p in (profile, *pools.values())),
     }
 
 
 class _Asker:
     def __init__(
-        self, profile: Profile, workload: Workload, slo: Slo, seed: int, requests: int, rate: float | None
+        self,
+        latency: LatencyModel,
+        workload: Workload,
+        slo: Slo,
+        seed: int,
+        requests: int,
+        rate: float | None,
     ) -> None:
-        self.profile, self.workload, self.slo = profile, workload, slo
+        self.latency, self.workload, self.slo = latency, workload, slo
         self.seed, self.rate = seed, rate
         self.requests = None if workload.arrivals.process == "trace" else requests
 
     def figures(self, deployment: Deployment, rate: float | None) -> dict[str, Any]:
         return simulate(
             deployment,
-            self.profile,
+            self.latency,
             self.workload,
             rate=rate,
             requests=self.requests,
@@ -123,71 +142,51 @@ class _Asker:
         }
 
 
-def steps(deployment: Deployment) -> Iterator[tuple[str, Deployment, float]]:
-    """(what, deployment, load): ±1 worker per pool, ±B, ±s, ±10 % load; only valid ones."""
-    for pool in POOLS[deployment.topology]:
-        for sign in (1, -1):
-            size = sign * deployment.tp(pool)
-            changed = _with_gpus(deployment, pool, size)
-            if changed is not None:
-                count = f"{size:+d} GPU{'s' if abs(size) > 1 else ''}"
-                yield f"{count} {pool.replace('_', '+')}", changed, 1.0
-    for batch in _neighbours(deployment.encode_batch):
-        changed = _valid(deployment, encode_batch=batch, sm_table=_resized(deployment, batch))
-        if changed is not None:
-            yield f"B = {batch}", changed, 1.0
-    if deployment.prefill_offload:
-        for share in (deployment.prefill_offload + STEP_S, deployment.prefill_offload - STEP_S):
-            changed = _valid(deployment, prefill_offload=round(share, 6)) if 0 < share <= 1 + 1e-9 else None
-            if changed is not None:
-                yield f"s = {changed.prefill_offload:g}", changed, 1.0
-    for load in (1 + LOAD, 1 - LOAD):
-        yield f"{load - 1:+.0%} load", deployment, load
+def _add_limit(row: dict[str, Any], limit: float | None, own: float | None) -> None:
+    row["limit_rps"] = limit
+    if limit is not None and own:
+        row["limit_change_percent"] = 100 * (limit / own - 1)
 
 
-def _with_gpus(deployment: Deployment, pool: str, change: int) -> Deployment | None:
-    alloc = {p: deployment.alloc[p] for p in POOLS[deployment.topology]}
-    alloc[pool] += change
-    if pool == "prefill" and alloc[pool] <= 0:
-        return None
-    return _valid(deployment, alloc=alloc, gpus=deployment.gpus + change)
-
-
-def _neighbours(batch: int | None) -> list[int]:
-    if batch is None:
+def _advice(
+    deployment: Deployment, capacities: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """By what the stages can carry: goodput at a low rate hardly moves, whatever is added."""
+    binding = capacities["binding"]
+    if binding is None:
         return []
-    above = [b for b in BATCHES if b > batch][:1]
-    below = [b for b in BATCHES if b < batch][-1:]
-    return above + below
+    words = [f"{binding} binds at {capacities['limit_rps']:.4g} requests/s"]
+    if binding == "preprocess":
+        servers = deployment.preprocess_servers
+        words[0] += (
+            f", on {servers} CPU worker{'s' if servers > 1 else ''}: only more of those, or smaller media, help"
+        )
+    gains = {row["change"]: row["limit_change_percent"] for row in rows if "limit_change_percent" in row}
+    added = {change: gain for change, gain in gains.items() if change.startswith("+") and "GPU" in change}
+    idle = [change for change, gain in added.items() if gain < NOTHING]
+    words += [f"{change} gains nothing" for change in idle]
+    best = max(gains, key=lambda change: gains[change], default=None)
+    if best is not None and gains[best] >= NOTHING:
+        words.append(f"{best} would carry most: {gains[best]:+.0f} %")
+    return words
 
 
-def _resized(deployment: Deployment, batch: int) -> Any:
-    """The table's beginning for a smaller B; for a larger one the profile's own."""
-    if not isinstance(deployment.sm_table, tuple):
-        return deployment.sm_table
-    if batch > (deployment.encode_batch or 1):
-        return None
-    return tuple(row for row in deployment.sm_table if row.batch <= batch) or deployment.sm_table[:1]
-
-
-def _valid(deployment: Deployment, **changes: Any) -> Deployment | None:
-    fields = {name: getattr(deployment, name) for name in type(deployment).model_fields}
-    try:
-        return Deployment(**(fields | changes))
-    except ValueError:
-        return None
+def _limit(
+    deployment: Deployment, latency: LatencyModel, table: SmPartitioner | None, drawn: Requests, slo: Slo
+) -> float | None:
+    limit: float | None = _capacities(deployment, latency, table, drawn, slo, None)["limit_rps"]
+    return limit
 
 
 def _capacities(
     deployment: Deployment,
-    profile: Profile,
     latency: LatencyModel,
+    table: SmPartitioner | None,
     drawn: Requests,
     slo: Slo,
     rate: float | None,
 ) -> dict[str, Any]:
     bound = deployment.encode_batch or 1
-    table = _table(deployment, profile)
     shares = None
     if table is not None and not table.streams:
         shares = np.array([table.encode_share(b) for b in range(bound + 1)])
@@ -196,10 +195,11 @@ def _capacities(
         prefill_tokens=deployment.prefill_token_budget,
         max_prefill_requests=deployment.max_prefill_requests,
         preprocess_workers=deployment.preprocess_workers,
+        local_prefill=deployment.local_prefill_span,
     )
     model = CapacityModel(latency, Demand.of(drawn), slo, limits, shares)
-    kv = kv_capacity(deployment, profile.metadata, POOLS[deployment.topology][-1])
-    found = model.of(candidate_of(deployment), kv)
+    pool = POOLS[deployment.topology][-1]
+    found = model.of(candidate_of(deployment), kv_capacity(deployment, latency.on(pool).metadata, pool))
     finite = {name: value for name, value in found.stages.items() if np.isfinite(value)}
     return {
         "stages_rps": finite,
@@ -240,9 +240,8 @@ def _table(deployment: Deployment, profile: Profile) -> SmPartitioner | None:
     )
 
 
-def _sm_table(deployment: Deployment, profile: Profile) -> Any:
+def _sm_table(deployment: Deployment, table: SmPartitioner | None) -> Any:
     """None where encode has the GPU to itself."""
-    table = _table(deployment, profile)
     if table is None:
         return None
     if table.streams:
@@ -255,9 +254,11 @@ def _sm_table(deployment: Deployment, profile: Profile) -> Any:
     ]
 
 
-def _memory(deployment: Deployment, profile: Profile, drawn: Requests, slo: Slo) -> dict[str, Any]:
+def _memory(deployment: Deployment, latency: LatencyModel, drawn: Requests, slo: Slo) -> dict[str, Any]:
     tokens = int(np.quantile(drawn.total_tokens + drawn.output_tokens, slo.attainment))
-    verdict = memory_verdict(deployment, profile.metadata, request_tokens=tokens)
+    metadata = {pool: latency.on(pool).metadata for pool in POOLS[deployment.topology]}
+    verdict = memory_verdict(deployment, metadata, request_tokens=tokens)
+    pool = POOLS[deployment.topology][-1]
     return {
         "pools": [
             {
@@ -268,6 +269,6 @@ def _memory(deployment: Deployment, profile: Profile, drawn: Requests, slo: Slo)
             }
             for line in verdict.lines
         ],
-        "kv_tokens_per_worker": kv_capacity(deployment, profile.metadata, POOLS[deployment.topology][-1]),
+        "kv_tokens_per_worker": kv_capacity(deployment, metadata[pool], pool),
         "notes": list(verdict.notes),
     }
