@@ -106,6 +106,28 @@ def shipped_estimates(model: str) -> dict[str, Path]:
     return {metadata.device: path for path, metadata in _shipped(name) if metadata.source != "measured"}
 
 
+def refuse_unmeasurable(model: str) -> None:
+    """InputError for a model that the cpu device cannot measure, with a command that works in its place."""
+    from has.files import facts
+    from has.models.names import BUNDLED
+
+    if model in BUNDLED:
+        return
+    try:
+        name = facts.find_model(model)["name"]
+        mend = f"estimate it: has profile --model {name} --gpu {EXAMPLE_GPU}"
+    except HasError:
+        mend = f"has profile --model {next(iter(BUNDLED))}"
+    raise InputError(
+        "the cpu device measures the bundled models alone",
+        where="argument",
+        field="--model",
+        value=model,
+        allowed=", ".join(BUNDLED),
+        mend=mend,
+    )
+
+
 def how_to_get_a_profile(model: str) -> str:
     """What a person can do where no profile of `model` fits: take an estimate that ships, make one, measure."""
     from has.files import facts

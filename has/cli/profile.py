@@ -162,6 +162,8 @@ def command(
             if place == "cpu"
             else wiring.required_model(model)
         )
+        if place == "cpu":
+            inputs.refuse_unmeasurable(name)
         if full is None:
             defaults.note("--quick", "", "few points; --full for all")
         size = "full" if full else "quick"

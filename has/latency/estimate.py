@@ -119,9 +119,9 @@ class Estimator:
         prefilling = self.prefill(1, COMPANION_PROMPT["audio" if self.audio else "image"])
         for tokens in axes.media:
             yield _row(Stage.PREPROCESS, 1, tokens, self.preprocess_s(tokens))
-        for tokens in (axes.media[0], axes.media[-1]):
+        for tokens in sorted({axes.media[0], axes.media[-1]}):
             yield _row(Stage.EMBEDDING_TRANSFER, 1, tokens, self.embedding_transfer_s(tokens))
-        for tokens in (axes.prompt[0], axes.prompt[-1]):
+        for tokens in sorted({axes.prompt[0], axes.prompt[-1]}):
             yield _row(Stage.KV_TRANSFER, 1, tokens, self.kv_transfer_s(tokens))
         encode = {
             (batch, tokens): self.encode(batch, tokens)

@@ -78,8 +78,10 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     tried = tried_words(evidence)
     verb = "is predicted" if said == "predicted" else tried
     if gain < -0.05:
+        better = gain_percent(evidence["baselines"][key].get("objective"), value, name)
+        by = "better" if better is None else f"{better:.1f} % better"
         return (
-            f"the baseline {words}, on the same GPUs, {verb} {-gain:.1f} % better: "
+            f"the baseline {words}, on the same GPUs, {verb} {by}: "
             "the trials do not tell them apart, or it should be used"
         )
     if gain < 0.05:

@@ -59,7 +59,7 @@ def test_the_gain_is_told_over_the_strongest_baseline() -> None:
 
 def test_a_baseline_that_wins_is_not_hidden() -> None:
     evidence = {"objective": objective("goodput", 4.0), "baselines": {"monolithic": {"objective": 5.0}}}
-    assert "20.0 % better" in best_gain_words(evidence)
+    assert "25.0 % better" in best_gain_words(evidence)
     evidence["objective"] = objective("goodput", 5.0)
     assert best_gain_words(evidence).startswith("as good as")
 
