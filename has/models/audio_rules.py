@@ -47,7 +47,11 @@ class StackRule(TokenRule):
 
     def audio(self, seconds: float) -> int:
         positive_s(seconds, "audio_s")
-        whole, rest = divmod(max(1, _mel_frames(seconds)), round(self.chunk_s * MEL_PER_S))
+        return self.frames(max(1, _mel_frames(seconds)))
+
+    def frames(self, mel: int) -> int:
+        """LM tokens of a sound of `mel` mel frames."""
+        whole, rest = divmod(mel, round(self.chunk_s * MEL_PER_S))
         each = 2 * self.stack
         return whole * math.ceil(self.chunk_s * MEL_PER_S / each) + math.ceil(rest / each)
 

@@ -14,6 +14,7 @@ import torch
 import transformers as hf
 
 from has.errors import InputError, MissingError
+from has.models import ultravox
 from has.models.families import FAMILIES
 
 Weights = Literal["real", "dummy"]
@@ -54,16 +55,56 @@ def load_checkpoint(folder: Path, device: str, dtype: torch.dtype | None, weight
         with torch.device(device):
             model = architecture._from_config(config, dtype=dtype)
     else:
-        _require_safetensors(folder)
-        try:
-            model = architecture.from_pretrained(
-                folder, config=config, dtype=dtype, use_safetensors=True, local_files_only=True
-            )
-        except Exception as error:  # torn files surface as whatever the readers below stumble over
-            raise InputError(
-                f"the checkpoint cannot be read: {error}", where=str(folder), mend="download it again"
-            ) from error
+        model, missing = _read(architecture, folder, config, dtype)
+        _fill(model, missing, folder, dtype)
     return model.to(device).eval().requires_grad_(False)
+
+
+def _read(architecture: Any, folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, set[str]]:
+    """The model, and the names of weights that the folder does not have."""
+    _require_safetensors(folder)
+    try:
+        model, info = architecture.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            key_mapping=getattr(architecture, "OLDER_NAMES", None),
+        )
+    except Exception as error:  # torn files surface as whatever the readers below stumble over
+        raise InputError(
+            f"the checkpoint cannot be read: {error}", where=str(folder), mend="download it again"
+        ) from error
+    return model, set(info["missing_keys"])
+
+
+def _fill(model: Any, missing: set[str], folder: Path, dtype: torch.dtype) -> None:
+    """Weights that are not in the folder, from the checkpoints that the config names (Ultravox leaves out what it
+    did not train). Raises MissingError for those that are nowhere."""
+    for part in ("language_model", "audio_tower"):
+        lacking = {name for name in missing if name.startswith(f"{part}.")}
+        source = getattr(
+            model.config, {"language_model": "text_model_id", "audio_tower": "audio_model_id"}[part], None
+        )
+        if not lacking or source is None:
+            continue
+        own = checkpoint_folder(source)
+        target = getattr(model, part)
+        architecture = hf.AutoModel if part == "audio_tower" else type(target)
+        read, still = _read(architecture, own, None, dtype)
+        if part == "audio_tower":
+            still = {name for name in still if name.startswith("encoder.")}
+            target.load_state_dict(read.encoder.state_dict())
+        else:
+            model.language_model = read
+        missing = missing - lacking | {f"{part}.{name}" for name in still}
+    if missing:
+        raise MissingError(
+            f"{len(missing)} weights are in no file of {folder}, first {min(missing)}",
+            mend="download the checkpoint again, or use dummy weights",
+        )
 
 
 def _config(folder: Path) -> Any:
@@ -77,6 +118,8 @@ def _architecture(folder: Path, config: Any) -> Any:
     names = list(config.architectures or [])
     known = [family.architecture for family in FAMILIES]
     for name in names:
+        if name == ultravox.ARCHITECTURE:
+            return ultravox.UltravoxModel
         if name in known:
             return getattr(hf, name)
     raise MissingError(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from has.errors import InputError
 from has.models import audio, pixels
-from has.models.audio_rules import ChunkRule, Qwen2AudioRule
+from has.models.audio_rules import ChunkRule, Qwen2AudioRule, StackRule
 from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
 from has.models.names import is_bundled
 from has.models.tokens import token_rule
@@ -137,6 +137,8 @@ def decode_media(
         return MediaInput(
             kind, {"mel": audio.log_mel(whole, LARGE_MEL_BINS)[None]}, tokens, Grid(kind, heard)
         )
+    if kind == "audio" and isinstance(rule, StackRule):
+        return _stacked(_samples(data, limits), rule)
     if kind == "audio" and isinstance(rule, ChunkRule):
         samples = _samples(data, limits)
         chunks = rule.chunks(len(samples) / audio.SAMPLE_RATE)
@@ -147,6 +149,17 @@ def decode_media(
             kind, {"mel": np.ascontiguousarray(mel)}, chunks * rule.chunk_tokens, Grid(kind, chunks)
         )
     return _refuse(kind, model)
+
+
+def _stacked(samples: npt.NDArray[np.float32], rule: StackRule) -> MediaInput:
+    """Chunks of up to 30 s, none padded to it: all are as long as the first; `grid.t` counts the frames of sound."""
+    whole = round(rule.chunk_s * audio.SAMPLE_RATE)
+    samples = np.pad(samples, (0, max(0, audio.HOP - len(samples))))
+    pieces = [samples[start : start + whole] for start in range(0, len(samples), whole)]
+    mels = [audio.log_mel(piece, LARGE_MEL_BINS) for piece in pieces if len(piece) >= audio.HOP]
+    frames, longest = sum(mel.shape[-1] for mel in mels), mels[0].shape[-1]
+    mel = np.stack([np.pad(mel, ((0, 0), (0, longest - mel.shape[-1]))) for mel in mels])
+    return MediaInput("audio", {"mel": mel}, rule.frames(frames), Grid("audio", frames))
 
 
 def _refuse(kind: str, model: str) -> MediaInput:

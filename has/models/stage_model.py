@@ -241,4 +241,13 @@ def load_stage_model(
     from has.models.checkpoint import checkpoint_folder, load_checkpoint
 
     family = family_of(load_checkpoint(checkpoint_folder(name), device, dtype, weights, seed))
-    return StageModel(name, family, family.text_config.max_position_embeddings, family.eos)
+    return StageModel(name, family, _positions(family.text_config), family.eos)
+
+
+def _positions(text: Any) -> int:
+    """Tokens of the longest prompt: no more than the window where some layers look no further (Gemma 3), as masks made
+    here know no windows."""
+    most: int = text.max_position_embeddings
+    if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
+        return min(most, int(text.sliding_window))
+    return most

@@ -11,6 +11,7 @@ from has.models.families.llava_next import LlavaNext
 from has.models.families.qwen2_5_vl import Qwen2_5VL
 from has.models.families.qwen2_audio import Qwen2Audio
 from has.models.families.qwen3_vl import Qwen3VL, Qwen3VLMoe
+from has.models.families.ultravox import Ultravox
 from has.models.families.voxtral import Voxtral
 
 FAMILIES: tuple[type[Family], ...] = (
@@ -20,6 +21,7 @@ FAMILIES: tuple[type[Family], ...] = (
     Qwen2Audio,
     Qwen3VL,
     Qwen3VLMoe,
+    Ultravox,
     Voxtral,
 )
 
@@ -33,6 +35,7 @@ __all__ = [
     "Qwen2_5VL",
     "Qwen3VL",
     "Qwen3VLMoe",
+    "Ultravox",
     "Voxtral",
     "family_of",
 ]
