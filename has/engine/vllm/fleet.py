@@ -1,0 +1,150 @@
+"""The instances of one machine, kept between deployments: only what must change is started anew.
+
+Two kinds of process serve every deployment: encoders, and language instances that take embeddings and
+both produce and consume KV, so that prefill, decode, both and (with the media themselves) everything
+differ by routing alone. B is the gateway's: it never sends an encoder more than B requests at once, so
+encoders are started with the largest. What needs a restart is a GPU that turns from encode to language
+or back, or another width.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from has.core.deployment import Deployment
+from has.engine.place import FIRST_PORT, NodePorts, make_plan
+from has.engine.plan import Instance, Plan
+from has.engine.sizes import Sizes
+from has.engine.vllm.commands import command, environment
+from has.engine.vllm.install import Installed, site
+from has.engine.vllm.launch import READY_S, Engine, Launcher, Start, free_port
+from has.engine.vllm.workers import Urls
+from has.errors import InfeasibleError
+
+HOST = "127.0.0.1"
+MOST_BATCH = 64
+"""Requests an encoder of a fleet takes at once; the gateway bounds them below that."""
+
+
+class Fleet:
+    """Instances of `model` on up to `gpus` GPUs of this machine.
+
+    swappable  keep them ready for any deployment (trials); else each runs just its role (serving)
+    context    most tokens of one request
+    """
+
+    def __init__(
+        self,
+        found: Installed,
+        model: str,
+        gpus: int,
+        *,
+        name: str | None = None,
+        swappable: bool = True,
+        context: int | None = None,
+        logs: Path | None = None,
+        ready_s: float = READY_S,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.found, self.model, self.gpus = found, model, gpus
+        self.name = name or model
+        self.swappable = swappable
+        self._ready_s = ready_s
+        # On a tmpfs where there is one: embeddings pass through it.
+        shm = Path("/dev/shm")
+        self.folder = Path(tempfile.mkdtemp(prefix="has-vllm-", dir=shm if shm.is_dir() else None))
+        self.ec_dir = self.folder / "ec"
+        self.ec_dir.mkdir()
+        self.site = site(found, model, self.name, self.ec_dir, context=context, swappable=swappable)
+        self.launcher = Launcher(logs or self.folder / "logs", say=say)
+        self._ports = NodePorts(FIRST_PORT, usable=free_port)
+        self._running: dict[tuple[str, tuple[int, ...]], Engine] = {}
+        self.started = 0
+
+    def plan(self, deployment: Deployment, sizes: Sizes) -> Plan:
+        """What `deployment` needs here. InfeasibleError where this machine or vLLM cannot run it as it is."""
+        if deployment.gpus > self.gpus:
+            raise InfeasibleError(f"{deployment.gpus} GPUs are asked for, {self.gpus} are here")
+        plan = make_plan(deployment, "vllm", sizes)
+        for change in plan.changes:
+            if change.knob in ("prefill_offload", "encode_batch"):
+                raise InfeasibleError(f"vLLM cannot run it as it is: {change}")
+        if plan.of("encode_prefill"):
+            raise InfeasibleError(
+                "vLLM cannot run it as it is: encode and prefill on one GPU need an SM split"
+            )
+        if plan.nodes > 1:
+            raise InfeasibleError(f"it needs {plan.nodes} nodes; live instances run on one")
+        return plan
+
+    def arrange(self, plan: Plan) -> Urls:
+        """Have the instances of `plan` running, and say where. RunError with the engine's reason if one does not start."""
+        wanted = {self._key(i): i for i in plan.instances}
+        surplus = [key for key, engine in self._running.items() if key not in wanted or engine.dead]
+        self.launcher.stop([self._running.pop(key) for key in surplus])
+        missing = [i for key, i in wanted.items() if key not in self._running]
+        try:
+            engines = self.launcher.start([self._start(i, plan) for i in missing])
+            self._running |= {self._key(i): e for i, e in zip(missing, engines, strict=True)}
+            self.started += len(engines)
+            self.launcher.wait(list(self._running.values()), self._ready_s)
+        except BaseException:
+            # What does not come up is not kept for the next; what did, is.
+            bad = [key for key, engine in self._running.items() if engine.dead or not engine.ready()]
+            self.launcher.stop([self._running.pop(key) for key in bad])
+            raise
+        self.clear()
+        url = {i.name: self._running[self._key(i)].url for i in plan.instances}
+
+        def of(*roles: str) -> tuple[str, ...]:
+            return tuple(url[i.name] for i in plan.instances if i.role in roles)
+
+        return Urls(
+            encode=of("encode"),
+            prefill=of("prefill"),
+            decode=of("decode"),
+            mixed=of("prefill_decode", "all"),
+        )
+
+    def engine_at(self, url: str) -> Engine | None:
+        return next((engine for engine in self._running.values() if engine.url == url), None)
+
+    def encoder_budget(self, plan: Plan) -> int | None:
+        """Most tokens of one medium, by the knob `max_num_batched_tokens`."""
+        return min((i.max_num_batched_tokens for i in plan.of("encode")), default=None)
+
+    def clear(self) -> None:
+        """Forget all embeddings: no trial finds what another has computed."""
+        for entry in self.ec_dir.iterdir():
+            shutil.rmtree(entry, ignore_errors=True)
+
+    def close(self) -> None:
+        """End all instances, and remove what they passed to each other. May be called twice."""
+        self.launcher.close()
+        self._running.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _key(self, instance: Instance) -> tuple[str, tuple[int, ...]]:
+        kind = "encode" if instance.role == "encode" else "language" if self.swappable else instance.role
+        return kind, instance.gpus
+
+    def _start(self, instance: Instance, plan: Plan) -> Start:
+        ports = {"http": self._ports.take()}
+        if instance.is_language:
+            ports["nixl"] = self._ports.take(len(instance.gpus))
+        seqs = instance.max_num_seqs
+        if self.swappable and instance.role == "encode":
+            seqs = max(seqs, MOST_BATCH if not self.found.cpu else 16)
+        here = replace(instance, ports=ports, max_num_seqs=seqs)
+        argv = command(here, plan, self.site, HOST)
+        return Start(
+            f"{instance.name}-{self.started}-{ports['http']}",
+            (str(self.found.command), *argv[1:]),
+            environment(here, self.site, HOST),
+            f"http://{HOST}:{ports['http']}",
+            None if self.found.cpu else instance.gpus,
+        )

@@ -1,0 +1,61 @@
+"""Ends engine processes when whoever started them is gone, however that happened.
+
+Run as a process of its own: reads process group ids from stdin, one a line; at the end of input it
+ends the groups that are left. A leading `-` takes a group off the list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+GRACE_S = 10.0
+
+
+def alive(group: int) -> bool:
+    """Whether a process of the group still runs; what is dead and only waits to be counted does not."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            state, _, member_of = entry.read_text().rpartition(")")[2].split()[:3]
+            if int(member_of) == group and state not in "ZX":
+                return True
+    return False
+
+
+def end(groups: set[int], grace_s: float = GRACE_S, poll: Callable[[], object] = lambda: None) -> None:
+    """SIGTERM to all, and SIGKILL to what is left after `grace_s`. `poll` is called while it waits."""
+    for group in groups:
+        _signal(group, signal.SIGTERM)
+    until = time.monotonic() + grace_s
+    while time.monotonic() < until and any(map(alive, groups)):
+        poll()
+        time.sleep(0.1)
+    for group in groups:
+        if alive(group):
+            _signal(group, signal.SIGKILL)
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    groups: set[int] = set()
+    for line in sys.stdin:
+        number = int(line)
+        if number < 0:
+            groups.discard(-number)
+        else:
+            groups.add(number)
+    end(groups)
+
+
+if __name__ == "__main__":
+    main()

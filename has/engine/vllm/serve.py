@@ -1,0 +1,262 @@
+"""Our gateway in front of vLLM: the scheduler and policies of the bundled runtime, other workers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+
+from has.core.deployment import Deployment
+from has.core.serving import MAX_QUEUE, served_max_wait_ms
+from has.engine.sizes import Sizes
+from has.engine.vllm.fleet import Fleet
+from has.engine.vllm.install import installed
+from has.engine.vllm.language import EngineLanguage
+from has.engine.vllm.media_count import rule_of
+from has.engine.vllm.workers import EngineWorkers, Urls
+from has.errors import InputError, RunError
+from has.gateway.front import Say, serve_until_told
+from has.gateway.http import create_app
+from has.gateway.metrics import Metrics
+from has.gateway.observer import Observer
+from has.gateway.scheduler import Scheduler
+from has.gateway.server import DRAIN_S, listen
+from has.gateway.service import Service, Tap
+from has.policy import RateEstimator
+
+ROLES = {
+    "disaggregated": ("encode", "local_prefill", "prefill", "decode"),
+    "e_pd": ("encode", "prefill_decode"),
+    "monolithic": ("all",),
+}
+LARGEST_ITEM = 16_384
+"""Tokens of one medium that encoders are made for where no workload says: what Qwen-VL's largest image has."""
+MOST_ITEMS = {"image": 16, "video": 1, "audio": 4}
+
+
+def attached(text: str, deployment: Deployment) -> Urls:
+    """Instances that run already, as `role=URL,role=URL`: by role in order. InputError unless they are the deployment's."""
+    found: dict[str, list[str]] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        role, equals, url = pair.partition("=")
+        if (
+            not equals
+            or role not in ROLES[deployment.topology]
+            or not url.startswith(("http://", "https://"))
+        ):
+            raise InputError(
+                "no instance of this deployment",
+                where="argument",
+                field="--attach",
+                value=pair,
+                allowed=f"role=URL with the roles {', '.join(ROLES[deployment.topology])}",
+            )
+        found.setdefault(role, []).append(url.rstrip("/"))
+    for pool in deployment.alloc.pools:
+        needed, have = deployment.workers(pool), len(found.get(pool, ()))
+        if needed != have:
+            raise InputError(
+                f"the deployment has {needed} {pool} workers",
+                where="argument",
+                field="--attach",
+                value=f"{have} of role {pool}",
+            )
+    local = tuple(found.get("local_prefill", ()))
+    if deployment.topology == "disaggregated" and deployment.offload_fraction < 1:
+        needed = deployment.workers("encode") // deployment.local_prefill_span
+        if len(local) != needed:
+            raise InputError(
+                f"prefill_offload below 1 needs {needed} local prefill instances, on the GPUs of the encoders",
+                where="argument",
+                field="--attach",
+                value=f"{len(local)} of role local_prefill",
+            )
+    return Urls(
+        encode=tuple(found.get("encode", ())),
+        local_prefill=local,
+        prefill=tuple(found.get("prefill", ())),
+        decode=tuple(found.get("decode", ())),
+        mixed=tuple(found.get("prefill_decode", found.get("all", ()))),
+        span=deployment.local_prefill_span if local else 1,
+    )
+
+
+async def open_service(
+    deployment: Deployment,
+    urls: Urls,
+    *,
+    model: str,
+    name: str,
+    media_rate: float | None,
+    online: bool,
+    encoder_budget: int | None = None,
+    ec_dir: Path | None = None,
+    max_queue: int | None = None,
+    seed: int = 0,
+    observer: Observer | None = None,
+    tap: Tap | None = None,
+    language: EngineLanguage | None = None,
+) -> tuple[Service, EngineWorkers]:
+    """A service in front of running instances. `name` is what they call `model`.
+
+    The context is what the instances that answer say of themselves. RunError where they do not answer.
+    """
+    language = language or EngineLanguage(model)
+    context = await _context((urls.decode or urls.mixed)[0], name)
+    encoders = max(1, len(urls.encode))
+
+    def observe() -> Callable[[float], float | None]:
+        estimator = RateEstimator(media_rate / encoders if media_rate else None)
+        return lambda now_s: estimator.arrive(now_s=now_s)
+
+    scheduler = Scheduler(
+        deployment,
+        media_rate=media_rate,
+        observe=observe if online else None,
+        kv_tokens=deployment.kv_tokens,
+        max_queue=max_queue,
+        backpressure=True,
+        seed=seed,
+    )
+    workers = EngineWorkers(
+        urls,
+        language,
+        model=name,
+        rule=rule_of(model),
+        encoder_budget=encoder_budget,
+        ec_dir=ec_dir,
+    )
+    service = Service(
+        scheduler,
+        workers,
+        model=name,
+        max_model_len=context,
+        language=language,
+        observer=observer,
+        tap=tap,
+    )
+    return service, workers
+
+
+async def _context(url: str, name: str) -> int | None:
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
+            listed = (await client.get(f"{url}/v1/models")).json()["data"]
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        raise RunError(
+            f"no vLLM answers at {url} ({type(error).__name__})", mend="start it, or mend --attach"
+        ) from error
+    known = {card["id"]: card for card in listed}
+    if name not in known:
+        raise RunError(
+            f"{url} serves {', '.join(known)}, not {name}", mend="start it with --served-model-name"
+        )
+    length = known[name].get("max_model_len")
+    return None if length is None else int(length)
+
+
+def serve(
+    deployment: Deployment,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    attach: str | None = None,
+    api_key: str | None = None,
+    served_model_names: Sequence[str] = (),
+    allowed_media_domains: Sequence[str] = (),
+    sizes: Sizes | None = None,
+    drain_s: float = DRAIN_S,
+    say: Say,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve `deployment` on vLLM until SIGINT or SIGTERM, then drain; end all instances that were started.
+
+    attach  `role=URL,...` of instances that run already; else they are started here
+    sizes   what encoders are made for
+
+    Raises MissingError without vLLM, InfeasibleError for what vLLM cannot run as it is, RunError with
+    the engine's own reason where an instance does not start.
+    """
+    max_wait_ms = served_max_wait_ms(deployment)
+    if max_wait_ms != deployment.max_wait_ms:
+        say(f"max_wait_ms {max_wait_ms:g}: the deployment names none; a quarter of its TTFT bound")
+        deployment = deployment.model_copy(update={"max_wait_ms": max_wait_ms})
+    urls = None if attach is None else attached(attach, deployment)
+    sock = listen(host, port)
+    fleet = None
+    budget = None
+    try:
+        if urls is None:
+            fleet = Fleet(installed(), deployment.model, deployment.gpus, swappable=False, say=say)
+            plan = fleet.plan(
+                deployment, sizes or Sizes(LARGEST_ITEM, LARGEST_ITEM, LARGEST_ITEM, MOST_ITEMS)
+            )
+            say(f"starting {len(plan.instances)} vLLM instances; their logs are in {fleet.launcher.logs}")
+            urls, budget = fleet.arrange(plan), fleet.encoder_budget(plan)
+        serving = _serve(
+            deployment,
+            urls,
+            sock,
+            api_key=api_key,
+            served_model_names=served_model_names,
+            allowed_media_domains=allowed_media_domains,
+            encoder_budget=budget,
+            ec_dir=None if fleet is None else fleet.ec_dir,
+            drain_s=drain_s,
+            say=say,
+            on_ready=on_ready,
+        )
+        asyncio.run(serving)
+    finally:
+        if fleet is not None:
+            fleet.close()
+        sock.close()
+
+
+async def _serve(
+    deployment: Deployment,
+    urls: Urls,
+    sock: socket.socket,
+    *,
+    api_key: str | None,
+    served_model_names: Sequence[str],
+    allowed_media_domains: Sequence[str],
+    encoder_budget: int | None,
+    ec_dir: Path | None,
+    drain_s: float,
+    say: Say,
+    on_ready: Callable[[str], None],
+) -> None:
+    services: list[Service] = []
+    name = served_model_names[0] if served_model_names else deployment.model
+    metrics = Metrics(name, lambda: services[0].state())
+    max_queue = deployment.max_queue or MAX_QUEUE
+    service, workers = await open_service(
+        deployment,
+        urls,
+        model=deployment.model,
+        name=deployment.model,
+        media_rate=deployment.rate,
+        online=deployment.rate_estimate != "known" or deployment.rate is None,
+        encoder_budget=encoder_budget,
+        ec_dir=ec_dir,
+        max_queue=max_queue,
+        observer=metrics,
+    )
+    services.append(service)
+    app = create_app(
+        service,
+        api_key=api_key,
+        served_model_names=served_model_names,
+        allowed_media_domains=allowed_media_domains,
+        metrics=metrics,
+        deployment=deployment,
+    )
+    say(f"{deployment.label} on vLLM serves {name} (at most {max_queue} requests wait; then 429)")
+    try:
+        await serve_until_told(service, app, sock, drain_s=drain_s, say=say, on_ready=on_ready)
+    finally:
+        await workers.aclose()
