@@ -113,6 +113,8 @@ class Journal:
     def append(self, trial: Trial) -> None:
         """Keep a finished trial; on return it is on disk."""
         if self.path is not None:
+            if not self.path.parent.is_dir():  # a new one would hold this trial alone, and look like a run
+                raise RunError(f"{self.path.parent}: the run folder is gone", mend="start the search again")
             try:
                 append_line(self.path, trial_to_line(trial))
             except OSError as error:

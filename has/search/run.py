@@ -28,7 +28,7 @@ from has.search.question import REQUESTS, TRIALS, Asked, all_workloads, ask, loa
 from has.search.screen import keep_simulators_best
 from has.search.setup import choose_baselines, make_loop, make_problem, rate_to_offer, screen_all
 from has.search.simulated import ModelExecutor
-from has.search.space import enumerate_space
+from has.search.space import enumerate_budgets
 
 __all__ = ["REQUESTS", "TRIALS", "resume_inputs", "search"]
 
@@ -148,7 +148,7 @@ def _search(asked: Asked) -> Outcome:
 
     tell.stage("pruning", "which candidates can work at all")
     budgets = range(1, problem.gpus + 1) if problem.objective.name == "cost" else (problem.gpus,)
-    everything = [c for g in budgets for c in enumerate_space(asked.space, g)]
+    everything = enumerate_budgets(asked.space, budgets)
     if not everything:
         raise InputError(
             f"the search space has no valid candidate on {problem.gpus} GPUs", where="space", field="alloc"

@@ -7,13 +7,15 @@ maximised by looking at each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 from has.core.deployment import POOLS, Deployment, Topology
 from has.core.space import OffloadRange, Range, SearchSpace
+from has.errors import InputError
 
 MICRO = 10**6
 """`Candidate.offload` counts millionths, so that s is exact."""
@@ -110,8 +112,28 @@ def enumerate_space(space: SearchSpace, gpus: int) -> list[Candidate]:
     `alloc.encode` binds e_pd too; its PD pool and a monolith take whatever GPUs remain, at the
     decode list of TP.
     """
-    makers = {"disaggregated": _disaggregated, "e_pd": _e_pd, "monolithic": _monolithic}
-    return [point for topology in space.topologies for point in makers[topology](space, gpus)]
+    return [point for topology in space.topologies for point in _MAKERS[topology](space, gpus)]
+
+
+MOST_CANDIDATES = 3_000_000
+"""Of one search: some gigabytes of candidates, and minutes of rules over them."""
+
+
+def enumerate_budgets(space: SearchSpace, budgets: Iterable[int]) -> list[Candidate]:
+    """Every valid candidate on any of these numbers of GPUs. InputError where they are more than can be looked at."""
+    found: list[Candidate] = []
+    for gpus in budgets:
+        for topology in space.topologies:
+            left = MOST_CANDIDATES - len(found)
+            found += islice(_MAKERS[topology](space, gpus), left + 1)
+            if len(found) > MOST_CANDIDATES:
+                raise InputError(
+                    f"the space has more than {MOST_CANDIDATES:,} candidates on {gpus} GPUs",
+                    where="space",
+                    field="alloc",
+                    mend="narrow it with --space: ranges of alloc, fewer encode_batch, a larger prefill_offload.step",
+                )
+    return found
 
 
 def _disaggregated(space: SearchSpace, gpus: int) -> Iterator[Candidate]:
@@ -159,3 +181,6 @@ def _within(bounds: Range | None, low: int, high: int) -> range:
     if bounds is not None:
         low, high = max(low, bounds[0]), min(high, bounds[1])
     return range(low, high + 1)
+
+
+_MAKERS = {"disaggregated": _disaggregated, "e_pd": _e_pd, "monolithic": _monolithic}

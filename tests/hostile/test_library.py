@@ -147,3 +147,10 @@ def test_arrivals_beyond_the_clock_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="rate"):
         at_rate(load_trace(tmp_path / "t.csv"), 1e-10)
     assert np.all(np.diff(at_rate(load_trace(tmp_path / "t.csv"), 1e-9).arrival_ns) > 0)
+
+
+def test_a_space_too_large_to_look_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("has.search.space.MOST_CANDIDATES", 50)
+    with pytest.raises(InputError, match="more than 50 candidates on 8 GPUs") as error:
+        search(8, PROFILE, WORKLOAD)
+    assert "--space" in error.value.mend
