@@ -88,6 +88,8 @@ class Metrics(Observer):
         self._generation = self._histogram("request_generation_tokens", "Tokens of an answer", _TOKENS)
         self._encode_batch = self._histogram("encode_batch_size", "Requests of an encode batch", _BATCH)
         self._launches = self._counter("encode_launches", "Encode batches by what launched them", "reason")
+        self._cache_queries = self._counter("mm_cache_queries", "Media that came to be encoded")
+        self._cache_hits = self._counter("mm_cache_hits", "Media whose embeddings their worker still had")
         self._wait = self._histogram(
             "stage_wait_seconds", "Ready for a stage until its start", _SECONDS, "stage"
         )
@@ -139,6 +141,10 @@ class Metrics(Observer):
         self._encode_batch.labels(self._model).observe(size)
         self._launches.labels(self._model, reason).inc()
         self.recent.launched(time.monotonic(), size, reason)
+
+    def encoded(self, media: int, known: int) -> None:
+        self._cache_queries.labels(self._model).inc(media)
+        self._cache_hits.labels(self._model).inc(known)
 
     def stage_done(self, stage: str, wait_s: float, service_s: float) -> None:
         self._wait.labels(self._model, stage).observe(wait_s)

@@ -60,6 +60,9 @@ class Observer:
     def encode_launched(self, size: int, reason: str) -> None:
         """An encode batch of `size` requests started, because `full`, `gap`, `age` or `drain`."""
 
+    def encoded(self, media: int, known: int) -> None:
+        """An encode batch of `media` items ended, of which `known` were not encoded anew."""
+
     def stage_done(self, stage: str, wait_s: float, service_s: float) -> None:
         """A request (preprocess) or a batch (others) waited and was served: stages as figures name them."""
 

@@ -91,7 +91,8 @@ class Preprocessed:
 class Encoded:
     """A batch ended. `ratio` is real over nominal duration, for the validity gate.
 
-    `transfers` pairs requests whose embeddings leave the worker with the seconds that takes.
+    `transfers` pairs requests whose embeddings leave the worker with the seconds that takes. `known`
+    counts media that were not encoded because the worker had their embeddings.
     """
 
     worker: int
@@ -99,6 +100,7 @@ class Encoded:
     end_s: float
     ratio: float
     transfers: tuple[tuple[int, float], ...] = ()
+    known: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,10 @@ class Service:
             case Preprocessed():
                 self._preprocessed(event)
             case Encoded():
-                self._stage_done("encode", self.scheduler.encoders[event.worker].encoder, event)
+                lane = self.scheduler.encoders[event.worker].encoder
+                self._stage_done("encode", lane, event)
+                running = [self._running[t.request] for t in lane.running if t.request in self._running]
+                self.observer.encoded(sum(len(one.job.media) for one in running), event.known)
                 self.scheduler.encoded(event.worker, event.end_s, _delays(event.transfers))
             case Prefilled():
                 self._counted(event.counted)

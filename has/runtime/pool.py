@@ -303,6 +303,13 @@ def plan_roles(deployment: Deployment, gpus: int) -> dict[str, tuple[tuple[PoolN
     engine = "serve it with an engine that has it (vLLM, SGLang), or search a space with tensor_parallel 1"
     if any(value not in (None, 1) for value in deployment.tensor_parallel.model_dump().values()):
         raise MissingError("the bundled runtime has no tensor parallelism", mend=engine)
+    if deployment.gpus_per_node is not None and deployment.gpus > deployment.gpus_per_node:
+        raise MissingError(
+            f"{deployment.gpus} GPUs in machines of {deployment.gpus_per_node} are more than one machine;"
+            " the bundled runtime has only this one",
+            mend="serve it with an engine that spans machines (Dynamo, llm-d, vLLM), or deploy on up to"
+            f" {deployment.gpus_per_node} GPUs",
+        )
     if deployment.gpus > gpus:
         raise MissingError(
             f"the deployment needs {deployment.gpus} GPUs, {gpus} are here",

@@ -8,6 +8,7 @@ server  -> gateway  stored
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import Any
 
@@ -45,7 +46,12 @@ class PreprocessRole:
     def _decode(self, message: Message) -> None:
         request, started_s = message["id"], time.monotonic()
         try:
-            items = [decode_media(item["kind"], self._raw(item), self.model) for item in message["media"]]
+            raw = [self._raw(item) for item in message["media"]]
+            digests = [_digest(item["kind"], data) for item, data in zip(message["media"], raw, strict=True)]
+            items = [
+                decode_media(item["kind"], data, self.model)
+                for item, data in zip(message["media"], raw, strict=True)
+            ]
         except InputError as error:
             said, bad = str(error), True
         except Exception as error:  # a decoder's fault ends the request, not the server
@@ -71,11 +77,12 @@ class PreprocessRole:
                 "media": [
                     {
                         "kind": item.kind,
+                        "digest": digest,
                         "tokens": item.tokens,
                         "grid": list(item.grid),
                         "arrays": [[name, list(a.shape), a.nbytes] for name, a in item.arrays.items()],
                     }
-                    for item in items
+                    for item, digest in zip(items, digests, strict=True)
                 ],
             }
         )
@@ -97,3 +104,14 @@ class PreprocessRole:
         self.link.send(
             {"is": "stored", "id": request, "start": self._started_s.pop(request), "end": time.monotonic()}
         )
+
+
+def _digest(kind: str, raw: Raw) -> str:
+    """What a medium is known by: a hash of its bytes as they came."""
+    parts = raw if isinstance(raw, list) else [raw]
+    hashed = hashlib.blake2b(kind.encode(), digest_size=16)
+    for part in parts:
+        assert isinstance(part, bytes)
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
+    return hashed.hexdigest()

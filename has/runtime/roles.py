@@ -31,6 +31,7 @@ from has.models.sampling import Sampling
 from has.models.stage_model import ChunkInput, Prefilled, PromptInput, StageModel
 from has.runtime.batching import passes
 from has.runtime.channel import Channel, Region
+from has.runtime.encoder_cache import EncoderCache
 from has.runtime.link import Message, WorkerLink
 from has.runtime.priority import go_first, go_last
 
@@ -219,8 +220,9 @@ class EncodeRole(PrefillRole):
 
     remote = False
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, settings: Message) -> None:
         super().__init__(bench)
+        self._cache = EncoderCache(settings["encoder_cache_bytes"])
         self._kept: dict[int, list[Tensor]] = {}
         self._wanted: set[int] = set()
         self._lock = threading.Lock()
@@ -259,22 +261,45 @@ class EncodeRole(PrefillRole):
 
     def _encode_batch(self, message: Message) -> None:
         bench, requests = self.bench, message["requests"]
-        media = [bench.media(request["media"]) for request in requests]
+        known = {
+            item["digest"]: found
+            for request in requests
+            for item in request["media"]
+            if (found := self._cache.get(item["digest"])) is not None
+        }
+        new = [[item for item in r["media"] if item["digest"] not in known] for r in requests]
 
         def compute() -> None:
-            embeddings = iter(bench.model.encode([item for items in media for item in items]))
-            for request, items in zip(requests, media, strict=True):
-                mine = [next(embeddings) for _ in items]
+            encoded = bench.model.encode(bench.media([item for items in new for item in items]))
+            made = [item["digest"] for items in new for item in items]
+            embeddings = known | dict(zip(made, encoded, strict=True))
+            for digest in made:
+                self._cache.put(digest, embeddings[digest])
+            for request in requests:
+                mine = [embeddings[item["digest"]] for item in request["media"]]
                 if request["out"] is None:
                     self._keep(request["id"], mine)
                 else:
                     bench.put(tuple(request["out"]), torch.cat(mine))
 
-        tokens = sum(item.tokens for items in media for item in items) / max(1, len(requests))
-        work = Work("encode", len(requests), tokens, message["share"], message["start"])
+        # What is known costs the device nothing; what is not is a batch of as many requests as bring any of it.
+        sizes = [sum(item["tokens"] for item in items) for items in new if items]
+        work = Work("encode", len(sizes), sum(sizes) / max(1, len(sizes)), message["share"], message["start"])
+        span = nothing_done()
         try:
-            span = bench.run("encode", compute, work)[1] if requests else nothing_done()
+            if sizes:
+                span = bench.run("encode", compute, work)[1]
+            elif requests:
+                compute()
         except Exception as error:  # the batch is lost, the worker is not
             fail_all(bench.link, requests, error)
             span = nothing_done()
-        bench.link.send({"is": "encoded", "start": span.start_s, "end": span.end_s, "ratio": span.ratio})
+        bench.link.send(
+            {
+                "is": "encoded",
+                "start": span.start_s,
+                "end": span.end_s,
+                "ratio": span.ratio,
+                "known": sum(len(r["media"]) for r in requests) - sum(map(len, new)),
+            }
+        )

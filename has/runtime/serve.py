@@ -23,6 +23,9 @@ from has.runtime.pool import WarmPool, plan_roles, refuse_unserved
 from has.runtime.priority import go_first
 from has.runtime.start import open_service
 
+ENCODER_CACHE_BYTES = 16 << 20
+"""Embeddings each encode worker keeps of media it has seen, an eighth of a virtual GPU's memory."""
+
 Say = Callable[[str], None]
 
 
@@ -137,6 +140,7 @@ async def _serve(
         sm_table=sm_table,
         max_queue=max_queue,
         backpressure=True,
+        encoder_cache_bytes=ENCODER_CACHE_BYTES,
         observer=metrics,
     )
     services.append(service)

@@ -60,6 +60,7 @@ async def open_service(
     max_queue: int | None = None,
     backpressure: bool = False,
     context: int = LONGEST_CONTEXT,
+    encoder_cache_bytes: int = 0,
     seed: int = 0,
     observer: Observer | None = None,
     tap: Tap | None = None,
@@ -69,6 +70,7 @@ async def open_service(
     media_rate  media requests per second expected, None if nobody knows
     online      learn the rate at each encoder from its arrivals (media_rate is then where it starts)
     context     most tokens of one request
+    encoder_cache_bytes  embeddings each encode worker keeps, by the content of the media (0: none)
 
     Raises MissingError for what the bundled runtime does not run, InfeasibleError where memory does
     not suffice.
@@ -104,6 +106,7 @@ async def open_service(
         "slots": deployment.max_num_seqs,
         "kv_tokens": kv_tokens,
         "max_tokens": context,
+        "encoder_cache_bytes": encoder_cache_bytes,
     }
     await pool.configure(deployment, settings)
     port = PoolWorkers(

@@ -114,7 +114,7 @@ class Worker:
         bench = Bench(self.model, gpu, self.channel, self.link)
         match message["role"]:
             case "encode":
-                return EncodeRole(bench)
+                return EncodeRole(bench, message)
             case "prefill":
                 return PrefillRole(bench)
             case "decode":

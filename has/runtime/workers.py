@@ -1,16 +1,11 @@
-"""The gateway's port over a warm pool: commands become messages, tensors get their place in the channel.
-
-What a request has in the channel, by age: media as they came (until decoded), preprocessed arrays
-(until its first token: from them it can be started over), embeddings that leave their worker (until
-prefilled, or taken in by a mixed worker), KV (until its decode worker has copied it).
-"""
+"""The gateway's port over a warm pool: commands become messages, tensors get their place in the channel."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, assert_never
+from dataclasses import asdict
+from typing import assert_never
 
 from has.gateway.port import (
     Admit,
@@ -32,6 +27,7 @@ from has.gateway.port import (
 )
 from has.models.sampling import Sampling
 from has.runtime.channel import Region
+from has.runtime.held import Held
 from has.runtime.link import Message
 from has.runtime.pool import WarmPool
 
@@ -51,37 +47,6 @@ def _prefill_lane(remote: bool) -> str:
     return "prefill_remote" if remote else "prefill_local"
 
 
-@dataclass(slots=True)
-class _Held:
-    """What the port keeps of one request."""
-
-    payload: Payload
-    regions: dict[str, list[Region]] = field(default_factory=dict)
-    decoded: list[dict[str, Any]] = field(default_factory=list)
-    media: list[dict[str, Any]] = field(default_factory=list)
-    ids: list[int] | None = None
-    first_token: int = -1
-    next_position: int = 0
-    workers: set[tuple[PoolName, int]] = field(default_factory=set)
-
-    @property
-    def counts(self) -> list[int]:
-        return [item["tokens"] for item in self.media]
-
-    @property
-    def output_tokens(self) -> int:
-        payload = self.payload
-        if payload.context is None:
-            return payload.output_tokens
-        return min(payload.output_tokens, payload.context - len(self.prompt))
-
-    @property
-    def prompt(self) -> list[int]:
-        if self.ids is None:
-            self.ids = self.payload.render(self.counts)
-        return self.ids
-
-
 class PoolWorkers:
     """`WorkerPort` over `pool`, which must have been configured for the deployment that is served.
 
@@ -96,7 +61,7 @@ class PoolWorkers:
         self._embedding_bytes = embedding_bytes_per_token
         self._kv_bytes = kv_bytes_per_token
         self._mixed = mixed
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
         self._batches: dict[tuple[bool, int], tuple[int, ...]] = {}
         self._writing: dict[_Lane, set[int]] = {}
         self._orphans: dict[_Lane, list[Region]] = {}
@@ -112,7 +77,7 @@ class PoolWorkers:
     # -- what the gateway says ---------------------------------------------------------------------
 
     def open(self, request: int, payload: Payload) -> None:
-        self._held[request] = _Held(payload)
+        self._held[request] = Held(payload)
 
     def execute(self, command: Command) -> None:
         match command:
@@ -145,22 +110,22 @@ class PoolWorkers:
         if member is not None:
             member.link.send(message)
 
-    def _leave_workers(self, request: int, held: _Held) -> None:
+    def _leave_workers(self, request: int, held: Held) -> None:
         for pool, index in held.workers:
             self._send(pool, index, {"do": "drop", "id": request})
         held.workers.clear()
 
-    def _put(self, held: _Held, kind: str, n_bytes: int) -> Region | None:
+    def _put(self, held: Held, kind: str, n_bytes: int) -> Region | None:
         region = self.pool.arena.put(n_bytes)
         if region is not None:
             held.regions.setdefault(kind, []).append(region)
         return region
 
-    def _release(self, held: _Held, kind: str) -> None:
+    def _release(self, held: Held, kind: str) -> None:
         for region in held.regions.pop(kind, ()):
             self.pool.arena.release(region)
 
-    def _abandon(self, request: int, held: _Held, kinds: tuple[str, ...]) -> None:
+    def _abandon(self, request: int, held: Held, kinds: tuple[str, ...]) -> None:
         """Give up what a request has in the channel; what a worker may still write to, only when it is done."""
         lane = next((lane for lane, requests in self._writing.items() if request in requests), None)
         if lane is not None:
@@ -254,7 +219,7 @@ class PoolWorkers:
         self._writing[_prefill_lane(command.remote), command.worker] = set(command.requests)
         self._send(pool, command.worker, {"do": "prefill", "requests": requests, "start": command.start_s})
 
-    def _prompt_message(self, request: int, held: _Held) -> Message:
+    def _prompt_message(self, request: int, held: Held) -> Message:
         payload = held.payload
         return {
             "id": request,
@@ -356,7 +321,9 @@ class PoolWorkers:
             for request in sorted(sent)
             if (held := self._held.get(request)) is not None and "embeddings" in held.regions
         )
-        self._handle(Encoded(worker, message["start"], message["end"], message["ratio"], transfers))
+        self._handle(
+            Encoded(worker, message["start"], message["end"], message["ratio"], transfers, message["known"])
+        )
 
     def _prefilled(self, worker: int, message: Message) -> None:
         sent = self._batches.pop((message["remote"], worker), ())

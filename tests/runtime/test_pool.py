@@ -42,6 +42,23 @@ def test_tensor_parallelism_is_for_an_engine() -> None:
     assert "vLLM" in error.value.mend
 
 
+def test_several_machines_are_for_an_engine() -> None:
+    with pytest.raises(MissingError, match="one machine") as error:
+        plan_roles(deployment(MODEL, gpus_per_node=2), 4)
+    assert "Dynamo" in error.value.mend
+    assert plan_roles(deployment(MODEL, gpus_per_node=4), 4)
+
+
+def test_as_many_preprocessing_servers_as_the_deployment_says() -> None:
+    def servers(**fields: int) -> int:
+        return sum(
+            place == "preprocess" for (place, _), _ in plan_roles(deployment(MODEL, **fields), 4).values()
+        )
+
+    assert servers(preprocess_workers=3) == 3
+    assert servers(preprocess_workers=None) == 4, "as many as GPUs, where it says nothing"
+
+
 def test_more_gpus_than_are_here() -> None:
     with pytest.raises(MissingError, match="4 GPUs, 2 are here"):
         plan_roles(deployment(MODEL), 2)
@@ -55,7 +72,14 @@ def test_a_model_that_is_not_bundled() -> None:
 
 
 def settings() -> dict:
-    return {"seed": 0, "streams": False, "slots": 4, "kv_tokens": None, "max_tokens": 256}
+    return {
+        "seed": 0,
+        "streams": False,
+        "slots": 4,
+        "kv_tokens": None,
+        "max_tokens": 256,
+        "encoder_cache_bytes": 0,
+    }
 
 
 @pytest.mark.live
@@ -120,7 +144,7 @@ from tests.runtime.live import deployment, table
 pool = WarmPool("tiny-image", 4, nominal=table("tiny-image"))
 
 async def main():
-    await pool.configure(deployment("tiny-image"), {"seed": 0, "streams": False, "slots": 4, "kv_tokens": None, "max_tokens": 256})
+    await pool.configure(deployment("tiny-image"), {"seed": 0, "streams": False, "slots": 4, "kv_tokens": None, "max_tokens": 256, "encoder_cache_bytes": 0})
     print(json.dumps(pool.pids), flush=True)
     await asyncio.to_thread(sys.stdin.read)
 

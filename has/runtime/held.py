@@ -1,0 +1,45 @@
+"""What the gateway keeps of one request for the workers.
+
+In the channel, by age: media as they came (until decoded), preprocessed arrays (until its first
+token: from them it can be started over), embeddings that leave their worker (until prefilled, or
+taken in by a mixed worker), KV (until its decode worker has copied it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from has.gateway.port import Payload, PoolName
+from has.runtime.channel import Region
+
+
+@dataclass(slots=True)
+class Held:
+    """`regions` by kind: raw, media, embeddings, kv; `workers` may hold something of it."""
+
+    payload: Payload
+    regions: dict[str, list[Region]] = field(default_factory=dict)
+    decoded: list[dict[str, Any]] = field(default_factory=list)
+    media: list[dict[str, Any]] = field(default_factory=list)
+    ids: list[int] | None = None
+    first_token: int = -1
+    next_position: int = 0
+    workers: set[tuple[PoolName, int]] = field(default_factory=set)
+
+    @property
+    def counts(self) -> list[int]:
+        return [item["tokens"] for item in self.media]
+
+    @property
+    def output_tokens(self) -> int:
+        payload = self.payload
+        if payload.context is None:
+            return payload.output_tokens
+        return min(payload.output_tokens, payload.context - len(self.prompt))
+
+    @property
+    def prompt(self) -> list[int]:
+        if self.ids is None:
+            self.ids = self.payload.render(self.counts)
+        return self.ids
