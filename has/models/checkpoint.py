@@ -16,28 +16,11 @@ import transformers as hf
 from has.errors import InputError, MissingError
 from has.models import ultravox
 from has.models.families import FAMILIES
+from has.models.folders import checkpoint_folder
 
 Weights = Literal["real", "dummy"]
 
-
-def checkpoint_folder(model: str) -> Path:
-    """The folder that holds `model`: itself, or the newest snapshot of a hub id in the local cache.
-
-    Raises MissingError where there is neither.
-    """
-    folder = Path(model).expanduser()
-    if (folder / "config.json").is_file():
-        return folder
-    if not folder.exists() and model.count("/") == 1:
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(model, "config.json")
-        if isinstance(found, str):
-            return Path(found).parent
-    raise MissingError(
-        f"no checkpoint of {model} here: neither a folder with a config.json nor in the hub cache",
-        mend=f"huggingface-cli download {model}",
-    )
+__all__ = ["Weights", "checkpoint_folder", "load_checkpoint"]
 
 
 def load_checkpoint(folder: Path, device: str, dtype: torch.dtype | None, weights: Weights, seed: int) -> Any:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 from has.errors import InputError
 from has.models.audio_rules import ChunkRule, Qwen2AudioRule, StackRule
+from has.models.folders import find_folder
 from has.models.image_rules import AnyresRule, FixedRule, PixelGridRule, RowBreakRule, TileRule
+from has.models.names import BUNDLED
+from has.models.processor_config import rule_of_folder
 from has.models.rules import TokenRule
 
 TINY_IMAGE: Final = TileRule(tile=224, tile_tokens=64, thumbnail=False)
@@ -58,7 +62,23 @@ def plain_name(model: str) -> str:
 
 
 def token_rule(model: str) -> TokenRule:
-    """The rule of `model`, by its family. Raises InputError where none is known."""
+    """The rule of `model`: by its files where they are here, else by the family that its name says.
+
+    Raises InputError where none is known.
+    """
+    if model in BUNDLED:
+        return _by_name(model)
+    found = _by_files(model) if "/" in model else None
+    return found or _by_name(model)
+
+
+@cache
+def _by_files(model: str) -> TokenRule | None:
+    folder = find_folder(model)
+    return None if folder is None else rule_of_folder(folder)
+
+
+def _by_name(model: str) -> TokenRule:
     name = plain_name(model)
     for pattern, rule in _RULES:
         if re.match(pattern, name):

@@ -23,6 +23,8 @@ import transformers as hf
 from torch import Tensor, nn
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
+from has.models.folders import checkpoint_folder
+
 ARCHITECTURE = "UltravoxModel"
 MODEL_TYPE = "ultravox"
 
@@ -64,8 +66,6 @@ def _part(given: Any, identity: str | None, kind: str) -> Any:
     if isinstance(given, hf.PretrainedConfig):
         return given
     if not given and identity is not None:
-        from has.models.checkpoint import checkpoint_folder
-
         return hf.AutoConfig.from_pretrained(checkpoint_folder(identity), local_files_only=True)
     fields = dict(given or {})
     return hf.CONFIG_MAPPING[fields.pop("model_type", kind)](**fields)

@@ -12,9 +12,9 @@ import transformers as hf
 from has.models.audio import SAMPLE_RATE
 from has.models.bundled import draw_weights
 from has.models.families import family_of
-from has.models.image_rules import AnyresRule, PixelGridRule
+from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
 from has.models.media import Grid, MediaInput, decode_media
-from has.models.pixels import anyres, patches
+from has.models.pixels import anyres, patches, tiles
 from has.models.stage_model import ChunkInput, StageModel
 from tests.models.cases import Case, answer_alone
 from tests.models.clips import tone
@@ -30,15 +30,23 @@ def built(model: Any) -> StageModel:
     return StageModel("family", family_of(model.eval().requires_grad_(False)), max_positions=4096)
 
 
-@pytest.fixture(scope="module")
-def llava_next() -> StageModel:
-    text = hf.LlamaConfig(
+KINDS = {
+    "vicuna 7B, 13B": (hf.LlamaConfig, 4),  # as many key and value heads as query heads
+    "mistral 7B": (hf.MistralConfig, 2),
+    "34B": (hf.LlamaConfig, 1),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def llava_next(request: pytest.FixtureRequest) -> StageModel:
+    kind, kv_heads = KINDS[request.param]
+    text = kind(
         vocab_size=512,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=3,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=kv_heads,
     )
     vision = hf.CLIPVisionConfig(
         hidden_size=64,
@@ -96,6 +104,49 @@ def test_llava_next_is_generate(llava_next: StageModel, sizes: list[tuple[int, i
     answer = answer_alone(llava_next, request, 24)
     assert answer == reference
     assert len(set(answer)) > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "norm"),
+    [(hf.LlamaConfig, "rms_norm"), (hf.Qwen2Config, "layer_norm")],
+    ids=["2.5-26B: InternViT-6B", "2.5-8B, 3: InternViT-300M"],
+)
+def test_internvl_is_generate(text: type, norm: str) -> None:
+    """Tiles of two pictures in one encode; the large tower normalises queries and keys, and by RMS."""
+    vision = hf.InternVLVisionConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=[56, 56],
+        patch_size=[14, 14],
+        use_qk_norm=norm == "rms_norm",
+        norm_type=norm,
+    )
+    lm = text(vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+              num_key_value_heads=2, tie_word_embeddings=False)  # fmt: skip
+    config = hf.InternVLConfig(
+        vision_config=vision,
+        text_config=lm,
+        image_token_id=IMAGE,
+        image_seq_length=4,
+        tie_word_embeddings=False,
+    )
+    model = built(hf.InternVLForConditionalGeneration(config))
+    rule = TileRule(tile=56, tile_tokens=4, max_tiles=4)
+    cuts = [tiles(picture(*size, seed), rule) for seed, size in enumerate([(200, 100), (70, 70)])]
+    media = [MediaInput("image", {"pixels": cut}, 4 * len(cut), Grid("image", len(cut))) for cut in cuts]
+    request = Case(media, [1, 50, *[IMAGE] * media[0].tokens, 60, *[IMAGE] * media[1].tokens, 70])
+    ids = torch.tensor([request.ids])
+    reference = model.family.model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        pixel_values=torch.from_numpy(np.concatenate(cuts)),
+        max_new_tokens=24,
+        do_sample=False,
+    )[0, len(request.ids) :].tolist()
+    assert answer_alone(model, request, 24) == reference
+    assert len(set(reference)) > 5
 
 
 VIDEO, OPEN, CLOSE = 11, 8, 9
