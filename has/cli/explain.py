@@ -10,6 +10,7 @@ from has.cli.defaults import Defaults
 def command(
     deployment: options.Deployment,
     profile: options.Profile = None,
+    pool_profile: options.PoolProfiles = None,
     workload: options.Workload = None,
     rate: options.Rate = None,
     ttft_ms: options.TtftMs = None,
@@ -33,7 +34,7 @@ def command(
 
         defaults = Defaults()
         plan = load_deployment(deployment)
-        evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults)
+        evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults, pool_profile)
         precedence.note_rate(rate, evidence.workload, plan, defaults)
         asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}
         slo = precedence.slo_in_force(asked, evidence.workload, plan, defaults)
@@ -43,5 +44,13 @@ def command(
         precedence.warn_of_seconds(t, slo)
         if not kernel_is_cached():
             t.say("compiling the simulator, once for this machine: about half a minute")
-        told = explain(plan, evidence.profile, evidence.workload, rate=rate, seed=seed, slo=slo)
+        told = explain(
+            plan,
+            evidence.profile,
+            evidence.workload,
+            rate=rate,
+            seed=seed,
+            slo=slo,
+            pool_profiles=evidence.pools,
+        )
         t.result(told, lambda: draw(describe_explanation(plan, told)))

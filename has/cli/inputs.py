@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from has.core.deployment import Deployment
     from has.core.profile import Profile, ProfileMetadata
     from has.core.workload import Workload
+    from has.latency.lookup import LatencyModel
 
 EXAMPLE_MODEL, EXAMPLE_GPU = "qwen2.5-vl-7b", "h100"
 CPU = "cpu (emulated)"
@@ -186,11 +187,21 @@ def example_workload(model: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a deployment is judged with: a profile and a workload, and where they came from."""
+    """What a deployment is judged with: a profile and a workload, and where they came from.
+
+    `pools`: profiles of pools whose GPUs are of another type.
+    """
 
     profile: Profile
     workload: Workload
     run: Path | None
+    pools: dict[str, Profile] = field(default_factory=dict)
+
+    @property
+    def latency(self) -> LatencyModel:
+        from has.search.pools import latency_of
+
+        return latency_of(self.profile, self.pools)
 
 
 def run_of(deployment: Deployment, file: Path) -> Path | None:
@@ -212,13 +223,21 @@ def profile_of(deployment: Deployment, file: Path) -> Path | None:
 
 
 def evidence_for(
-    deployment: Deployment, file: Path, profile: Path | None, workload: Path | None, defaults: Defaults
+    deployment: Deployment,
+    file: Path,
+    profile: Path | None,
+    workload: Path | None,
+    defaults: Defaults,
+    pools: Sequence[str] | None = None,
 ) -> Evidence:
     """Profile and workload for a deployment: what was given, else its run's copies, else what fits and ships."""
     from has.files.profile import load_profile
     from has.files.workload import load_workload
 
     run = run_of(deployment, file)
+    own = pool_profiles(pools)
+    if profile is None and not own and run is not None:
+        own = _kept_pool_profiles(run, defaults)
     if profile is None:
         profile = _run_copy(run, "profile.parquet")
         if profile is not None:
@@ -242,7 +261,26 @@ def evidence_for(
         else:
             workload = example_workload(deployment.model)
             defaults.note("--workload", workload, "the example for the model")
-    return Evidence(load_profile(profile), load_workload(workload), run)
+    return Evidence(load_profile(profile), load_workload(workload), run, own)
+
+
+def pool_profiles(given: Sequence[str] | None) -> dict[str, Profile]:
+    """Pool → its profile, as `--pool-profile` names them."""
+    from has.cli.options import as_pool_profile
+    from has.files.profile import load_profile
+
+    return {pool: load_profile(path) for pool, path in map(as_pool_profile, given or ())}
+
+
+def _kept_pool_profiles(run: Path, defaults: Defaults) -> dict[str, Profile]:
+    if not any(run.glob("profile-*.parquet")):
+        return {}
+    from has.search.journal import read_pool_profiles
+
+    kept = read_pool_profiles(run)
+    for pool in kept:
+        defaults.note("--pool-profile", f"{pool}={run / f'profile-{pool}.parquet'}", "the copy its run kept")
+    return kept
 
 
 def _run_copy(run: Path | None, name: str) -> Path | None:

@@ -48,6 +48,32 @@ def non_negative(text: str | float) -> float:
     return value
 
 
+def pool_profile(text: str) -> str:
+    """Checks `encode=l4.parquet`; the text is kept, `as_pool_profile` reads it."""
+    as_pool_profile(text)
+    return text
+
+
+def as_pool_profile(text: str) -> tuple[str, Path]:
+    """Pool and file."""
+    pool, equals, file = text.partition("=")
+    if not equals or not pool or not file:
+        raise typer.BadParameter(f"{text!r} is not like encode=FILE")
+    return pool, Path(file)
+
+
+def price(text: str) -> str:
+    """Checks `2.5` or `L4=0.8`; the text is kept, `as_price` reads it."""
+    as_price(text)
+    return text
+
+
+def as_price(text: str) -> tuple[str, float]:
+    """GPU ("" for any) and dollars."""
+    gpu, _, usd = text.rpartition("=")
+    return gpu, positive(usd)
+
+
 def share(text: str | float) -> float:
     """A number from 0 to 1."""
     value = _number(text)
@@ -142,6 +168,15 @@ Deployment = Annotated[Path, typer.Argument(metavar="DEPLOYMENT", help="Deployme
 Profile = Annotated[
     Path | None,
     typer.Option("--profile", metavar="FILE", help="Profile of the stages (Parquet, or CSV + JSON)."),
+]
+PoolProfiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool-profile",
+        parser=pool_profile,
+        metavar="POOL=FILE",
+        help="Profile of a pool whose GPUs are of another type; may be given more than once.",
+    ),
 ]
 Workload = Annotated[
     Path | None, typer.Option("--workload", metavar="FILE", help="Workload file: arrivals, sizes, SLO.")

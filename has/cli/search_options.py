@@ -62,9 +62,22 @@ Baselines = Annotated[
         "--baseline", metavar="FILE", help="Deployment to be measured too; may be given more than once."
     ),
 ]
-Price = Annotated[
-    float | None,
-    typer.Option("--price", parser=options.positive, metavar="USD", help="Dollars per GPU and hour."),
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        parser=options.price,
+        metavar="USD|GPU=USD",
+        help="Dollars per GPU and hour, of all or by type. Default: the shipped facts' where they have one.",
+    ),
+]
+Workloads = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--workload",
+        metavar="FILE",
+        help="Workload file: arrivals, sizes, SLO; several: the one served worst counts.",
+    ),
 ]
 TrialProfile = Annotated[
     Path | None,

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from has.cli import inputs, precedence, wiring
+from has.cli import inputs, options, precedence, wiring
 from has.cli.console import Talk
 from has.cli.defaults import Defaults
 from has.errors import InputError, MissingError
@@ -31,7 +31,8 @@ class Options:
     model: str | None = None
     device: str | None = None
     profile: Path | None = None
-    workload: Path | None = None
+    pool_profile: list[str] | None = None
+    workload: list[Path] | None = None
     space: Path | None = None
     rate: list[float] | None = None
     ttft_ms: float | None = None
@@ -43,7 +44,7 @@ class Options:
     sampler: str | None = None
     no_prune: bool | None = None
     baseline: list[Path] | None = None
-    price: float | None = None
+    price: list[str] | None = None
     trial_profile: Path | None = None
     trial_noise: float | None = None
     requests: int | None = None
@@ -148,7 +149,8 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         )
     # Everything a person wrote is read before anything is measured.
     space = None if given.space is None else load_space(given.space)
-    workload = None if given.workload is None else load_workload(given.workload)
+    workloads = [load_workload(path) for path in given.workload or ()]
+    pools = inputs.pool_profiles(given.pool_profile)
     profile = None if given.profile is None else load_profile(given.profile)
     baselines = _baselines(given.baseline)
     samplers.create(given.sampler or "auto")
@@ -165,17 +167,17 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     else:
         device = "cpu" if profile.metadata.device == inputs.CPU else ""
         model = defaults.pick("--model", given.model, profile.metadata.model, "the profile's")
-    if workload is None:
+    if not workloads:
         path = inputs.example_workload(model)
         defaults.note("--workload", path, "the example for the model")
-        workload = load_workload(path)
+        workloads = [load_workload(path)]
     live = _live(given, model, device, defaults)
     seed = defaults.pick("--seed", given.seed, 0)
     if space is None and profile is not None and (tp := profile.metadata.tensor_parallel or 1) > 1:
         space = _at(tp)
         defaults.note("--space", f"all, at tensor parallelism {tp}", "the profile's")
     _note_the_rest(given, live, space is not None, defaults)
-    _note_slo(given, workload, baselines, talk, defaults)
+    _note_slo(given, workloads[0], baselines, talk, defaults)
     out = defaults.pick("--out", given.out, BEST)
     run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
     if profile is None:
@@ -187,7 +189,8 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     arguments = {
         "gpus": given.gpus,
         "profile": profile,
-        "workload": workload,
+        "pool_profiles": pools,
+        "workload": workloads,
         "space": space,
         "trials": given.trials,
         "rate": given.rate or None,
@@ -198,7 +201,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         "sampler": given.sampler or "auto",
         "prune": not given.no_prune,
         "baselines": given.baseline or (),
-        "price": given.price,
+        "price": _price(given.price),
         "requests": given.requests,
         "seed": seed,
         "model": model,
@@ -215,6 +218,24 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     )
 
 
+def _price(given: list[str] | None) -> float | dict[str, float] | None:
+    """One price for all, or one by GPU."""
+    if given is None:
+        return None
+    prices = dict(map(options.as_price, given))
+    if "" not in prices:
+        return prices
+    if len(given) > 1:
+        raise InputError(
+            "one price for all GPUs, and others beside it",
+            where="argument",
+            field="--price",
+            value=", ".join(given),
+            mend="give one number, or one GPU=USD of each type",
+        )
+    return prices[""]
+
+
 def _baselines(paths: list[Path] | None) -> dict[str, Deployment]:
     from has.files.deployment import load_deployment
 
@@ -225,6 +246,8 @@ def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
     """Whether trials run on devices: as asked, else where this machine has as many as the budget."""
     assert given.gpus is not None
     why_not = wiring.why_not_live(model, device, given.gpus)
+    if given.pool_profile is not None:
+        why_not = why_not or "pools of different GPUs cannot run here"
     if given.on is None and (given.trial_profile is not None or given.trial_noise is not None):
         why_not = why_not or "--trial-profile and --trial-noise are of simulated trials"
     if given.on is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def command(
     deployment: options.Deployment,
     profile: options.Profile = None,
+    pool_profile: options.PoolProfiles = None,
     workload: options.Workload = None,
     rate: options.Rate = None,
     requests: Annotated[
@@ -63,7 +64,7 @@ def command(
         options.ending(records, (".csv", ".parquet"), "--records")
         defaults = Defaults()
         plan = load_deployment(deployment)
-        evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults)
+        evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults, pool_profile)
         if requests is None:
             whole = evidence.workload.arrivals.process == "trace"
             defaults.note(
@@ -85,7 +86,7 @@ def command(
             t.say("compiling the simulator, once for this machine: about half a minute")
         run = simulate_run(
             plan,
-            evidence.profile,
+            evidence.latency,
             evidence.workload,
             rate=rate,
             requests=requests,

@@ -110,7 +110,9 @@ def executor(plan: SearchPlan) -> Executor:
 
         return LocalExecutor(plan.arguments["model"], plan.arguments["gpus"], profile=plan.profile)
     from has.files.profile import load_profile
+    from has.search.pools import latency_of
     from has.trial.simulated import SimulatedExecutor
 
-    truth = plan.profile if plan.trial_profile is None else load_profile(plan.trial_profile)
+    profile = plan.profile if plan.trial_profile is None else load_profile(plan.trial_profile)
+    truth = latency_of(profile, plan.arguments.get("pool_profiles") or {})
     return SimulatedExecutor(truth, noise=plan.trial_noise, seed=plan.arguments["seed"])
