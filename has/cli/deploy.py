@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from has.cli import inputs, options, precedence
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
+from has.errors import InputError
 
 if TYPE_CHECKING:
     from has.core.deployment import Deployment
@@ -17,7 +18,21 @@ if TYPE_CHECKING:
 def command(
     deployment: options.Deployment,
     engine: Annotated[
-        str | None, typer.Option("--engine", parser=options.choice("local"), metavar="local", hidden=True)
+        str | None,
+        typer.Option(
+            "--engine",
+            parser=options.choice("local", "vllm"),
+            metavar="local|vllm",
+            help="Workers: the bundled runtime's, or vLLM instances behind the same gateway.",
+        ),
+    ] = None,
+    attach: Annotated[
+        str | None,
+        typer.Option(
+            "--attach",
+            metavar="ROLE=URL,…",
+            help="vllm: instances that run already, by role in order, instead of starting them.",
+        ),
     ] = None,
     host: Annotated[
         str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
@@ -65,36 +80,41 @@ def command(
 
         defaults = Defaults()
         plan = load_deployment(deployment)
-        defaults.pick("--engine", engine, "local", "the bundled runtime")
+        engine = defaults.pick("--engine", engine, "local", "the bundled runtime")
+        if attach is not None and engine != "vllm":
+            raise InputError("goes with --engine vllm", where="argument", field="--attach", value=attach)
         host = defaults.pick("--host", host, "127.0.0.1", "this machine alone")
         port = defaults.pick("--port", port, 8000)
         if api_key is None:
             defaults.note("--api-key", "none", "whoever reaches the port is served")
         profile = None
-        if plan.topology == "disaggregated" and plan.sm_table is None:
+        if plan.topology == "disaggregated" and plan.sm_table is None and engine == "local":
             profile = inputs.profile_of(plan, deployment)
             if profile is not None:
                 defaults.note("--profile", profile, "for sm_table")
         inputs.note_deployment_defaults(plan, defaults, profile=profile is not None)
         defaults.tell(t)
         precedence.warn_of_seconds(t, plan.slo, str(deployment))
+        domains = [name.strip() for name in (allowed_media_domains or "").split(",") if name.strip()]
+        serving: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "api_key": api_key,
+            "served_model_names": served_model_name or [],
+            "allowed_media_domains": domains,
+            "on_ready": lambda url: t.result({"url": url, "deployment": plan}, f"ready: {url}"),
+        }
+        if engine == "vllm":
+            from has.cli import engine as on_engine
+
+            on_engine.serve(t, plan, deployment, attach=attach, dry_run=dry_run, **serving)
+            return
         if dry_run:
             _say_what_would_run(t, plan)
             return
         from has.cli import wiring
 
-        domains = [name.strip() for name in (allowed_media_domains or "").split(",") if name.strip()]
-        wiring.serve(
-            plan,
-            host=host,
-            port=port,
-            api_key=api_key,
-            served_model_names=served_model_name or [],
-            allowed_media_domains=domains,
-            profile=profile,
-            say=t.say,
-            on_ready=lambda url: t.result({"url": url, "deployment": plan}, f"ready: {url}"),
-        )
+        wiring.serve(plan, profile=profile, say=t.say, **serving)
 
 
 def _say_what_would_run(t: Talk, plan: Deployment) -> None:
