@@ -131,6 +131,7 @@ class EngineWorkers:
         encoder_budget: int | None = None,
         ec_dir: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.urls = urls
         self._language = language
@@ -141,7 +142,7 @@ class EngineWorkers:
         self._clock = clock
         self._session = uuid.uuid4().hex[:8]
         self._held: dict[int, _Held] = {}
-        self._lost: set[tuple[PoolName, int]] = set()
+        self.lost: set[tuple[PoolName, int]] = set()
         self._losses: Counter[tuple[PoolName, int]] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handle: Callable[[Event], None] = lambda _: None
@@ -151,6 +152,7 @@ class EngineWorkers:
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S
             ),
             trust_env=False,
+            transport=transport,
         )
 
     # -- the port ----------------------------------------------------------------------------------
@@ -420,16 +422,16 @@ class EngineWorkers:
                 reason, silent = "/health does not answer", silent + 1
             except (httpx.TransportError, OSError) as error:
                 reason, silent = type(error).__name__, UNHEALTHY
-            lost = (pool, worker) in self._lost
+            lost = (pool, worker) in self.lost
             if reason and silent >= UNHEALTHY and not lost:
                 self._lose(pool, worker, f"{reason} at {url}")
             elif not reason and lost:
-                self._lost.discard((pool, worker))
+                self.lost.discard((pool, worker))
                 self._handle(Back(pool, worker))
 
     def _lose(self, pool: PoolName, worker: int, reason: str) -> None:
-        if (pool, worker) not in self._lost:
-            self._lost.add((pool, worker))
+        if (pool, worker) not in self.lost:
+            self.lost.add((pool, worker))
             self._losses[pool, worker] += 1
             self._handle(Lost(pool, worker, reason))
 

@@ -1,0 +1,112 @@
+"""Starting and ending instances, with small stand-in servers: reasons, bounds, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from has.engine.place import NodePorts
+from has.engine.vllm.launch import Launcher, Start, free_port, reason_in
+from has.engine.vllm.reaper import alive
+from has.errors import RunError
+
+SERVER = """
+import http.server, subprocess, sys
+child = subprocess.Popen(["sleep", "600"])  # as an engine core is: in the same group
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def server(name: str = "e0") -> Start:
+    port = NodePorts(18_500, usable=free_port).take()
+    return Start(name, (sys.executable, "-c", SERVER, str(port)), {}, f"http://127.0.0.1:{port}")
+
+
+def gone(group: int) -> bool:
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        if not alive(group):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_ready_then_ended_with_its_children(tmp_path) -> None:
+    with Launcher(tmp_path) as launcher:
+        (engine,) = launcher.start([server()])
+        launcher.wait([engine], 30)
+        assert alive(engine.group)
+    assert gone(engine.group)
+
+
+def test_one_that_ends_while_it_starts_gives_its_own_reason(tmp_path) -> None:
+    code = (
+        "print('INFO loading'); raise ValueError('To serve at least one request, 3 GiB KV cache is needed')"
+    )
+    start = Start("p0", (sys.executable, "-c", code), {}, "http://127.0.0.1:9")
+    with (
+        Launcher(tmp_path) as launcher,
+        pytest.raises(RunError, match="ValueError: To serve at least one request"),
+    ):
+        launcher.wait(launcher.start([start]), 30)
+
+
+def test_one_that_never_comes_up_is_given_up_in_time(tmp_path) -> None:
+    start = Start("d0", ("sleep", "600"), {}, "http://127.0.0.1:9")
+    with Launcher(tmp_path) as launcher:
+        engines = launcher.start([start])
+        with pytest.raises(RunError, match=r"d0 not ready after 0 s"):
+            launcher.wait(engines, 0.2)
+    assert gone(engines[0].group)
+
+
+def test_nothing_outlives_a_parent_that_is_killed(tmp_path) -> None:
+    """Not even SIGKILL: the reaper's input ends with the parent."""
+    start = server()
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom has.engine.vllm.launch import Launcher, Start\n"
+        f"launcher = Launcher(Path({str(tmp_path)!r}))\n"
+        f"engine, = launcher.start([Start('e0', {start.argv!r}, {{}}, {start.url!r})])\n"
+        "launcher.wait([engine], 30)\nprint(engine.group, flush=True)\ntime.sleep(600)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert parent.stdout is not None
+    group = int(parent.stdout.readline())
+    assert alive(group)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert gone(group)
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("INFO x\nERROR core.py ValueError: No available memory for the cache blocks.\nRuntimeError: Engine core initialization failed. See root cause above.", "ValueError: No available memory for the cache blocks."),
+        ("(EngineCore pid=1) torch.OutOfMemoryError: CUDA out of memory.", "torch.OutOfMemoryError: CUDA out of memory."),
+        ("usage: vllm serve\nvllm: error: unrecognized arguments: --mm-x", "unrecognized arguments: --mm-x"),
+        ("nothing of note\n", "nothing of note"),
+        ("", "it said nothing"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_the_first_error_not_its_echo(log, reason) -> None:
+    assert reason_in(log) == reason
+
+
+def test_ports_are_given_once_and_only_free_ones() -> None:
+    taken = set(range(9000, 9010))
+    ports = NodePorts(8995, taken={8997}, usable=lambda port: port not in taken)
+    given = [ports.take() for _ in range(4)] + [ports.take(3)]
+    assert given == [8995, 8996, 8998, 8999, 9012], "a width of three is tried in whole"

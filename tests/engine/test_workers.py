@@ -1,0 +1,239 @@
+"""The gateway over vLLM's protocol: what is asked of whom, and what happens when an instance fails."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import pytest
+from PIL import Image
+
+import has.engine.vllm.workers as workers_module
+from has.core.deployment import Deployment
+from has.engine.vllm.language import EngineLanguage
+from has.engine.vllm.workers import EngineWorkers, Urls
+from has.errors import HasError
+from has.gateway.errors import BadRequest, Interrupted, Refused
+from has.gateway.job import Job, MediaBytes
+from has.gateway.scheduler import Scheduler
+from has.gateway.service import Service
+from has.models.tokens import token_rule
+from tests.engine.fake_vllm import FakeVllm
+
+
+def png(width: int = 224, height: int = 224) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (width, height)).save(out, "PNG")
+    return out.getvalue()
+
+
+def deployment(encode: int = 1, prefill: int = 1, decode: int = 1, batch: int = 1) -> Deployment:
+    return Deployment.model_validate(
+        {
+            "version": 1,
+            "model": "tiny",
+            "topology": "disaggregated",
+            "gpus": encode + prefill + decode,
+            "alloc": {"encode": encode, "prefill": prefill, "decode": decode},
+            "encode_batch": batch,
+            "prefill_offload": 1.0,
+            "max_wait_ms": 20.0,
+            "dispatch": "round_robin",
+            "slo": {"ttft_ms": 2000.0, "tpot_ms": 200.0},
+        }
+    )
+
+
+class Running:
+    """A service over fake instances, inside a running loop."""
+
+    def __init__(
+        self, fake: FakeVllm, plan: Deployment, *, budget: int | None = None, max_queue: int | None = None
+    ) -> None:
+        names = {
+            pool: tuple(f"http://{pool[0]}{i}" for i in range(plan.alloc[pool])) for pool in plan.alloc.pools
+        }
+        language = EngineLanguage("tiny")
+        self.workers = EngineWorkers(
+            Urls(encode=names["encode"], prefill=names["prefill"], decode=names["decode"]),
+            language,
+            model="tiny",
+            rule=token_rule("qwen2.5-vl"),
+            encoder_budget=budget,
+            transport=fake.transport,
+        )
+        scheduler = Scheduler(plan, media_rate=5.0, max_queue=max_queue, backpressure=True)
+        self.service = Service(scheduler, self.workers, model="tiny", max_model_len=512, language=language)
+
+    async def ask(
+        self, images: int = 1, tokens: int = 3, size: tuple[int, int] = (224, 224)
+    ) -> tuple[str, int, str]:
+        """(text, prompt tokens, finish reason)."""
+        media = tuple(MediaBytes("image", png(*size), "image/png", param="messages.0") for _ in range(images))
+        events = [e async for e in await self.service.submit(Job("what?", media, max_tokens=tokens))]
+        return "".join(e.text for e in events), events[-1].prompt_tokens, events[-1].finish_reason or ""
+
+    async def close(self) -> None:
+        self.service.stop("over")
+        await self.workers.aclose()
+
+
+def run(fake: FakeVllm, plan: Deployment, what, **options):  # type: ignore[no-untyped-def]
+    async def main():  # type: ignore[no-untyped-def]
+        running = Running(fake, plan, **options)
+        try:
+            async with asyncio.timeout(20):
+                return await what(running)
+        finally:
+            await running.close()
+
+    return asyncio.run(main())
+
+
+def test_a_request_goes_through_all_stages() -> None:
+    fake = FakeVllm()
+    text, prompt_tokens, finish = run(fake, deployment(), lambda r: r.ask(images=2))
+    assert (text, prompt_tokens, finish) == ("t0 t1 t2 ", 77, "length")
+    assert len(fake.encoded) == 2
+    assert fake.seen["d0"][0]["return_token_ids"]
+
+
+def test_text_alone_passes_no_encoder() -> None:
+    fake = FakeVllm()
+    assert run(fake, deployment(), lambda r: r.ask(images=0))[0] == "t0 t1 t2 "
+    assert not fake.seen["e0"]
+
+
+def test_one_token_is_prefills_alone() -> None:
+    fake = FakeVllm()
+    assert run(fake, deployment(), lambda r: r.ask(tokens=1))[0] == "t0 "
+    assert not fake.seen["d0"]
+
+
+def test_no_two_requests_share_a_name() -> None:
+    """An image sent twice is encoded twice: nothing is ever another request's."""
+    fake = FakeVllm()
+    run(fake, deployment(), lambda r: asyncio.gather(r.ask(), r.ask()))
+    assert len(fake.encoded) == 2
+
+
+def test_batches_are_bounded_by_b_at_the_encoder() -> None:
+    fake = FakeVllm()
+
+    async def flood(running: Running) -> None:
+        most = 0
+        original = running.workers.execute
+
+        def execute(command):  # type: ignore[no-untyped-def]
+            nonlocal most
+            if type(command).__name__ == "Encode":
+                most = max(most, len(command.requests))
+            original(command)
+
+        running.workers.execute = execute  # type: ignore[method-assign]
+        await asyncio.gather(*(running.ask() for _ in range(20)))
+        assert most == 4
+
+    run(fake, deployment(batch=4), flood)
+
+
+@pytest.mark.parametrize("host", ["e0", "p0", "d0"])
+def test_a_dead_instance_before_the_first_token_is_not_seen(host) -> None:
+    fake = FakeVllm()
+    fake.dead.add(host)
+    plan = deployment(encode=2, prefill=2, decode=2)
+    answers = run(fake, plan, lambda r: asyncio.gather(*(r.ask() for _ in range(6))))
+    assert [text for text, *_ in answers] == ["t0 t1 t2 "] * 6
+
+
+@pytest.mark.parametrize("host", ["e0", "p0", "d0"])
+def test_an_engine_that_answers_500_for_ever_is_dead(host) -> None:
+    fake = FakeVllm()
+    fake.broken.add(host)
+    plan = deployment(encode=2, prefill=2, decode=2)
+    answers = run(fake, plan, lambda r: asyncio.gather(*(r.ask() for _ in range(6))))
+    assert [text for text, *_ in answers] == ["t0 t1 t2 "] * 6
+
+
+@pytest.mark.parametrize("host", ["e0", "p0", "d0"])
+def test_a_hiccup_is_tried_once_more(host) -> None:
+    fake = FakeVllm()
+    fake.fail_once.add(host)
+    assert run(fake, deployment(), lambda r: r.ask())[0] == "t0 t1 t2 "
+
+
+def test_dying_after_tokens_were_sent_is_an_error() -> None:
+    """Never silence, and never an answer begun twice."""
+    fake = FakeVllm()
+    fake.die_after["d0"] = 2
+    with pytest.raises(Interrupted, match="after 2 tokens"):
+        run(fake, deployment(), lambda r: r.ask(tokens=5))
+
+
+@pytest.mark.parametrize("host", ["e0", "p0", "d0"])
+def test_what_an_engine_refuses_is_the_clients(host) -> None:
+    fake = FakeVllm()
+    fake.refuse[host] = "at most 2 images"
+    with pytest.raises(BadRequest, match="at most 2 images"):
+        run(fake, deployment(), lambda r: r.ask())
+
+
+def test_an_item_beyond_the_encoder_budget_is_refused_by_the_knobs_name() -> None:
+    """F12: an image of 6,042 tokens, encoder budget 4,800."""
+    fake = FakeVllm()
+    with pytest.raises(BadRequest, match="max_num_batched_tokens = 4800"):
+        run(fake, deployment(), lambda r: r.ask(size=(3000, 1600)), budget=4800)
+    assert not fake.seen["e0"], "refused before any engine saw it"
+    assert token_rule("qwen2.5-vl").image(3000, 1600) > 4800
+
+
+def test_of_200_at_once_every_one_is_answered_or_refused() -> None:
+    """F10: 200 requests at once; not one may be lost, also while an instance dies under them."""
+    fake = FakeVllm()
+    fake.die_after["d0"] = 1
+
+    async def flood(running: Running) -> list[str]:
+        async def one() -> str:
+            try:
+                return (await running.ask())[0]
+            except Refused:
+                return "refused"
+            except HasError:
+                return "error"
+
+        return list(await asyncio.gather(*(one() for _ in range(200))))
+
+    outcomes = run(fake, deployment(decode=2, batch=4), flood, max_queue=150)
+    assert len(outcomes) == 200
+    assert set(outcomes) <= {"t0 t1 t2 ", "refused", "error"}
+    assert outcomes.count("refused") == 50
+    assert outcomes.count("t0 t1 t2 ") >= 100
+
+
+def test_an_instance_that_comes_back_is_used_again(monkeypatch) -> None:
+    monkeypatch.setattr(workers_module, "HEALTH_S", 0.01)
+    fake = FakeVllm()
+    fake.dead.add("e0")
+
+    async def main(running: Running) -> None:
+        while not running.workers.lost:
+            await asyncio.sleep(0.01)
+        fake.dead.clear()
+        while running.workers.lost:
+            await asyncio.sleep(0.01)
+        assert (await running.ask())[0] == "t0 t1 t2 "
+
+    run(fake, deployment(), main)
+
+
+def test_embeddings_of_a_finished_request_are_removed(tmp_path) -> None:
+    fake = FakeVllm()
+    fake.ec_dir = tmp_path
+
+    async def main(running: Running) -> None:
+        running.workers._ec_dir = tmp_path
+        await running.ask(images=2)
+        assert len(fake.encoded) == 2
+        assert list(tmp_path.iterdir()) == []
+
+    run(fake, deployment(), main)
