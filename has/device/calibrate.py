@@ -49,7 +49,7 @@ def nominal_table(
 ) -> Nominal:
     """The table of `model` that is kept on this machine, else measured now (some ten seconds) and kept.
 
-    bench: "module:function" that opens a Bench for a model name (has.models.bench.OPEN for bundled models).
+    bench: "module:function" that opens a Bench for a model name (has.models.names.BENCH for bundled models).
     total_share: see host.total_share. Two callers at once measure once.
     """
     with _alone():

@@ -1,6 +1,6 @@
 """The CPU device: virtual GPUs that compute for real and end on a deadline.
 
-    table = nominal_table("tiny-image", has.models.bench.OPEN)   # once, in the parent; kept in the user's cache
+    table = nominal_table("tiny-image", has.models.names.BENCH)   # once, in the parent; kept in the user's cache
     gpu = open_gpu(0, "tiny-image", nominal=table, seed=7)       # in each worker process, after host.settle()
     embeddings, span = gpu.lanes["encode"].run(lambda: model.encode(batch), Work("encode", 4, 64, 40, ready_s))
 

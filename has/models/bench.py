@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -12,9 +12,6 @@ from has.models.names import BUNDLED, PLACEHOLDER, Special
 from has.models.stage_model import PromptInput, StageModel, load_stage_model
 from has.models.synthetic import media_bytes, synthetic_media
 from has.models.tokens import token_rule
-
-OPEN: Final = "has.models.bench:open_bench"
-"""How a worker process is told to make a bench."""
 
 
 def unit_tokens(model: str) -> int:

@@ -40,6 +40,9 @@ PLACEHOLDER: Final[dict[str, int]] = {
 }
 """Modality -> the id that stands once for every embedding of a media item in a prompt."""
 
+BENCH: Final = "has.models.bench:open_bench"
+"""How a worker process is told to make a bench of a bundled model: by name, so that who tells it needs no torch."""
+
 
 def is_bundled(model: str) -> bool:
     return model in BUNDLED

@@ -16,8 +16,7 @@ from has.device.fleet import Fleet
 from has.device.nominal import Nominal
 from has.errors import InputError, MissingError
 from has.files.profile import save_profile
-from has.models.bench import OPEN
-from has.models.names import BUNDLED
+from has.models.names import BENCH, BUNDLED
 from has.models.tokens import token_rule
 from has.profiler.adapt import outlook
 from has.profiler.assemble import assemble, words
@@ -78,7 +77,7 @@ def profile_device(
     )
     total = len(plan.points)
     tell(Progress(0, total, None, "measuring what works cost on this CPU"))
-    table = nominal_table(model, OPEN, total_share=total_share)
+    table = nominal_table(model, BENCH, total_share=total_share)
     path = work_file_path(out) if out is not None else None
     if path is not None and not resume:
         path.unlink(missing_ok=True)
@@ -146,7 +145,7 @@ def _measure(
     )
     size = min(WORKERS_PER_GPU * virtual_gpus, max(1, len(plan.points) - len(seconds)))
     total = len(plan.points)
-    with Fleet(OPEN, plan.model, WORKER, size) as fleet:
+    with Fleet(BENCH, plan.model, WORKER, size) as fleet:
         if not work.facts:
             work.note(fleet.ask(0, {"facts": True}))
         for index in range(size):

@@ -17,7 +17,7 @@ from has.gateway.metrics import Metrics
 from has.gateway.scheduler import SmTable
 from has.gateway.server import DRAIN_S, listen
 from has.gateway.service import Service
-from has.models.bench import OPEN
+from has.models.names import BENCH, is_bundled
 from has.policy import SmPartitioner
 from has.runtime.pool import WarmPool, plan_roles, refuse_unserved
 from has.runtime.priority import go_first
@@ -104,13 +104,12 @@ def serve(
 
 def _warm_pool(deployment: Deployment, total_share: float | None, say: Say) -> WarmPool:
     from has.device.nominal import kept
-    from has.models.names import is_bundled
 
     table = None
     if is_bundled(deployment.model):
         if kept(deployment.model, total_share) is None:
             say(f"measuring what {deployment.model} costs on this CPU, once (some ten seconds)")
-        table = nominal_table(deployment.model, OPEN, total_share=total_share)
+        table = nominal_table(deployment.model, BENCH, total_share=total_share)
     return WarmPool(deployment.model, deployment.gpus, nominal=table)
 
 
@@ -153,9 +152,8 @@ async def _serve(
         deployment=deployment,
     )
     url = "http://{}:{}".format(*sock.getsockname()[:2])
-    say(
-        f"{deployment.label} serves {name} on {url} (at most {max_queue} requests wait; then 429); status page: {url}/"
-    )
+    say(f"{deployment.label} serves {name} on {url} (at most {max_queue} requests wait; then 429)")
+    say(f"status page: {url}/")
     try:
         await serve_until_told(service, app, sock, drain_s=drain_s, say=say, on_ready=on_ready)
     finally:

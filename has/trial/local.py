@@ -25,8 +25,7 @@ from has.errors import InfeasibleError, InputError, MissingError
 from has.gateway.job import Job
 from has.gateway.port import Command, Event
 from has.latency.lookup import LatencyModel
-from has.models.bench import OPEN
-from has.models.names import VOCAB_SIZE, is_bundled
+from has.models.names import BENCH, VOCAB_SIZE, is_bundled
 from has.runtime.pool import WarmPool, plan_roles
 from has.runtime.priority import go_first
 from has.runtime.serve import sm_table_of
@@ -71,7 +70,7 @@ class LocalExecutor:
         self._latency = LatencyModel.from_profile(profile) if profile is not None else None
         table = nominal
         if table is None and is_bundled(model):
-            table = nominal_table(model, OPEN, total_share=total_share)
+            table = nominal_table(model, BENCH, total_share=total_share)
         self._table = table
         self.pool = WarmPool(model, gpus, nominal=table)
         self._load = SyntheticLoad(model)

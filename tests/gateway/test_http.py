@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -607,3 +608,32 @@ def test_a_client_that_resets_within_its_body_is_an_abort_and_no_fault(caplog):
         assert len(service.jobs) == 1
     assert "internal error" not in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_fetching_media_is_part_of_the_time_to_the_first_token():
+    held_s = 0.2
+
+    async def slow(_: httpx.Request) -> httpx.Response:
+        async def data():
+            await asyncio.sleep(held_s)
+            yield png()
+
+        return httpx.Response(200, content=data(), headers={"content-type": "image/png"})
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return ["93.184.216.34"]
+
+    service, metrics = QueueService(), Metrics(MODEL)
+    app = create_app(
+        service,
+        metrics=metrics,
+        allowed_media_domains=["cdn.example.org"],
+        resolver=resolve,
+        media_transport=httpx.MockTransport(slow),
+    )
+    part = {"type": "image_url", "image_url": {"url": "https://cdn.example.org/cat.png"}}
+    with serving(app) as url:
+        assert httpx.post(f"{url}{CHAT}", json=with_parts(part)).status_code == 200
+        shown = httpx.get(f"{url}/metrics").text
+    (seconds,) = re.findall(r"has:time_to_first_token_seconds_sum\{[^}]*\} (\S+)", shown)
+    assert float(seconds) >= held_s

@@ -67,6 +67,15 @@ def test_sigkill_leaves_nothing() -> None:
         assert {segment.name for segment in Path("/dev/shm").iterdir()} <= before
 
 
+def test_a_gateway_loads_no_torch() -> None:
+    """Only its workers do: it saves seconds and half a gigabyte. A trial's load generator is such a process too."""
+    code = (
+        "import sys, has.runtime.serve, has.trial.local; print(*{'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
 def test_what_the_runtime_does_not_run_is_said_before_anything_starts() -> None:
     with pytest.raises(MissingError) as error:
         serve(deployment(MODEL, tensor_parallel={"decode": 2}), port=0)

@@ -148,3 +148,17 @@ def test_a_host_that_is_too_busy_is_no_result(executor, monkeypatch: pytest.Monk
     assert outcome.state == TrialState.FAILED
     assert outcome.reason.startswith("host too busy: ")
     assert outcome.telemetry["gate"]["reason"] == outcome.reason
+
+
+def test_the_gateways_own_work_is_in_the_figures(executor: LocalExecutor) -> None:
+    """Thirty images and 300 text tokens: taking media apart, hashing and handing them on are part of TTFT."""
+    row = {"arrival_s": 0.0, "modality": "image", "items": 30, "media_tokens": 30 * 64, "prompt_tokens": 300}
+    outcome = run(executor, deployment(MODEL), Requests.from_rows([{**row, "output_tokens": 2}]))
+    assert outcome.state == TrialState.COMPLETE, outcome.reason
+    figures, records = outcome.figures, outcome.records
+    parts = [figures["stages"][stage] for stage in ("preprocess", "encode", "prefill_local")]
+    assert all(part["service_ms"]["mean"] > 0 for part in parts)
+    assert records.preprocessed_ns[0] > records.requests.arrival_ns[0]
+    whole_ms = sum(part["wait_ms"]["mean"] + part["service_ms"]["mean"] for part in parts)
+    assert figures["ttft_ms"]["mean"] >= whole_ms - 0.001, "nothing of a stage is outside of it"
+    assert figures["stages"]["preprocess"]["utilisation"] > 0
