@@ -14,6 +14,7 @@ from has.device.device_model import VIRTUAL_GPU
 from has.device.gate import P90_BOUND
 from has.device.nominal import Nominal
 from has.files.profile import profile_from_rows
+from has.latency.curves import fits
 from has.profiler.plan import Key, Plan, Point
 from has.profiler.points import Measured, WorkFile
 from has.profiler.sharing import as_metadata, sharing
@@ -74,10 +75,9 @@ def assemble(plan: Plan, work: WorkFile, follows: Mapping[Key, float], table: No
         "nominal_digest": table.digest(),
     }
     profile = profile_from_rows(metadata, rows)
-    shared = sharing(profile)
-    if shared is None:
-        return profile
-    return profile_from_rows(metadata | {"sharing": as_metadata(shared)}, rows)
+    shared, fitted = sharing(profile), fits(profile)
+    derived = ({"sharing": as_metadata(shared)} if shared else {}) | ({"sm_fits": fitted} if fitted else {})
+    return profile_from_rows(metadata | derived, rows)
 
 
 def _row(point: Point, sm_percent: float) -> dict[str, Any]:

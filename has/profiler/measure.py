@@ -20,7 +20,7 @@ from has.device.fleet import Handler
 from has.device.gate import P90_BOUND, p90
 from has.device.nominal import Nominal, from_dict
 from has.errors import RunError
-from has.profiler.confidence import half_width
+from has.latency.confidence import half_width
 
 WORKER = "has.profiler.measure:worker"
 MAX_FACTOR = 3

@@ -9,7 +9,7 @@ from typing import Any
 
 from has.device.gate import P90_BOUND
 from has.files.jsonl import append_line, read_lines
-from has.profiler.confidence import half_width
+from has.latency.confidence import half_width
 from has.profiler.plan import Key, Point
 
 COVERED_BOUND = 0.98

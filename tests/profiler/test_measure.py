@@ -9,7 +9,7 @@ import pytest
 
 from has.device.base import Span, Work
 from has.device.cpu import CREDIT_S
-from has.profiler.confidence import half_width
+from has.latency.confidence import half_width
 from has.profiler.measure import Beside, Repeats, repeat, time_each, time_transfers
 from has.profiler.points import Measured
 from tests.device.virtual import gpu
