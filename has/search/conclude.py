@@ -35,6 +35,8 @@ from has.sim.draw import draw_requests
 
 FINALISTS = {True: 2, False: 3}
 """By whether trials are live."""
+DRAWS = 4000
+"""From the posterior, for a probability."""
 CONFIRM_REQUESTS = 3000
 """Of a simulated confirmation run; a live one is as long as a trial."""
 
@@ -96,9 +98,7 @@ def conclude(
     }
     confidence = {
         "within_percent": WITHIN_PERCENT,
-        "probability": loop.posterior([*loop.shortlist]).probability_within(
-            choice.candidate, WITHIN_PERCENT, problem.seed
-        ),
+        "probability": _probability(loop, choice.candidate),
     }
     run = asked.folder.path
     tell.stage("writing", "" if run is None else str(run))
@@ -196,6 +196,20 @@ def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment:
         trial = replace(trial, objective=loop.objective(candidate, measured))
     loop.callbacks.trial_finished(trial, float("nan"), loop.best_trial, replayed=False)
     return trial
+
+
+def _probability(loop: Loop, chosen: Candidate) -> float:
+    """That nothing there is would be better by more than `WITHIN_PERCENT`; for cost: that the chosen one
+    meets the SLO, and nothing cheaper by more than that does."""
+    belief, objective = loop.posterior([*loop.shortlist]), loop.problem.objective
+    if objective.name != "cost":
+        return belief.probability_within(chosen, WITHIN_PERCENT, loop.problem.seed)
+    draws = belief.draws(DRAWS, loop.problem.seed)
+    costs = np.array([objective.cost(c) for c in belief.candidates])
+    mine = belief.index(chosen)
+    cheaper = costs * (1 + WITHIN_PERCENT / 100) < costs[mine]
+    meets = draws >= objective.slo.attainment
+    return float(np.mean(meets[:, mine] & ~(meets & cheaper).any(axis=1)))
 
 
 def carried_rps(loop: Loop, choice: Choice) -> float:

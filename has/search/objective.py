@@ -98,9 +98,12 @@ class Objective:
         if self.name == "max-rate":
             return largest_rate(run, upper, self.slo.attainment, grid=grid, refined=refined, lower=lower)
         points = [run(rate) for rate in self.rates]
-        worst = min(points, key=lambda p: p.met_share)
-        several_or_share = len(points) > 1 or self.name == "cost"
-        value = worst.met_share if several_or_share else worst.goodput_rps
+        if self.name == "cost":
+            worst = min(points, key=lambda p: (p.attainment, p.met_share))
+            value = worst.attainment
+        else:
+            worst = min(points, key=lambda p: p.met_share)
+            value = worst.met_share if len(points) > 1 else worst.goodput_rps
         return Score(value, worst, all(p.attainment >= self.slo.attainment for p in points))
 
     def cost(self, point: Candidate | Deployment) -> float:

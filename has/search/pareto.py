@@ -28,6 +28,8 @@ MEASURED = 8
 """Trials of each size that are listed: the best."""
 LOOKED_AT = 6
 """Candidates simulated of each smaller budget."""
+AS_MUCH = 0.005
+"""A dearer point must carry more than this share more to be on the front."""
 MOST_BUDGETS = 16
 """Smaller budgets looked at; of more, so many evenly spread."""
 MOST_CANDIDATES = 30_000
@@ -143,13 +145,13 @@ def _smaller(loop: Loop, space: SearchSpace) -> Iterable[tuple[Candidate, Score]
 
 def _marked(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     def beaten(p: ParetoPoint, measure: str) -> bool:
+        """By what is cheaper and carries as much, within what simulation tells apart, or costs the same and more."""
         mine = p.cost[measure]
         return mine is None or any(
-            q.cost[measure] is not None
-            and (q.carried_rps, -q.cost[measure]) != (p.carried_rps, -mine)
-            and q.carried_rps >= p.carried_rps
-            and q.cost[measure] <= mine
+            (theirs < mine * (1 - 1e-9) and q.carried_rps >= p.carried_rps * (1 - AS_MUCH))
+            or (theirs <= mine * (1 + 1e-9) and q.carried_rps > p.carried_rps)
             for q in points
+            if (theirs := q.cost[measure]) is not None
         )
 
     return [
