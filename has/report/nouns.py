@@ -13,6 +13,7 @@ from has.core.slo import Slo
 from has.core.space import SearchSpace
 from has.core.words import plural
 from has.core.workload import Distribution, RequestClass, Workload
+from has.report import profile_plots
 from has.report.document import Document, Section, Table, number, two_columns
 
 _POOL_DOES = {
@@ -218,7 +219,9 @@ def describe_profile(profile: Profile) -> Document:
     groups: dict[tuple[str, str], list[ProfilePoint]] = {}
     for row in profile.rows:
         groups.setdefault((row.stage.value, row.beside.value), []).append(row)
-    sections = [Section("Metadata", [two_columns(flatten(metadata))])]
+    derived = ("sharing", "sm_fits")  # shown by the plots, with words
+    plain = {key: value for key, value in metadata.items() if key not in derived}
+    sections = [*profile_plots.sections(profile), Section("Metadata", [two_columns(flatten(plain))])]
     for (stage, beside), rows in groups.items():
         title = stage if beside == "none" else f"{stage} beside {beside}"
         sections.append(Section(f"{title}: {plural(len(rows), 'point')}", [_latency_table(rows)]))
