@@ -2,7 +2,7 @@
 
     python benchmarks/runtime/chaos.py --minutes 10          a worker every 15 s, about 11 minutes in all
 
-Serves 3E1P4D of tiny-image over HTTP, as `has deploy` does, takes 70 % of the throughput it shows in a burst, and asks at
+Serves 3E1P4D of tiny-image over HTTP, as `has deploy` does, takes 70 % of the throughput it shows when flooded, and asks at
 even intervals. Held against it (status 1 where one fails):
 
     answered   every request ends with its whole answer, or with an explicit error
@@ -272,11 +272,14 @@ def over_http(client: httpx.AsyncClient) -> Ask:
     return ask
 
 
-async def burst_rps(ask: Ask, asked: list[Question], count: int = 60) -> float:
-    """Answers a second of `count` requests that come at once."""
-    tally, begun_s = Tally(), time.monotonic()
+async def capacity_rps(ask: Ask, asked: list[Question], count: int = 90) -> float:
+    """Answers a second of `count` requests that come at once, between a quarter and three quarters of their tokens:
+    neither filling up nor running dry."""
+    tally = Tally()
     await asyncio.gather(*(tally.one(ask, asked[i % len(asked)]) for i in range(count)))
-    return count / (time.monotonic() - begun_s)
+    instants = sorted(tally.tokens_s)
+    early, late = len(instants) // 4, 3 * len(instants) // 4
+    return (late - early) / TOKENS / (instants[late] - instants[early])
 
 
 async def watch(server: Server, samples: list[dict[str, float]], every_s: float = 5.0) -> None:
@@ -289,7 +292,7 @@ async def chaos(server: Server, seconds: float, every_s: float, seed: int) -> tu
     asked, rng, samples = questions(), random.Random(seed), list[dict[str, float]]()
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S, limits=httpx.Limits()) as client:
         ask, tally = over_http(client), Tally()
-        rate = LOAD * await burst_rps(ask, asked)
+        rate = LOAD * await capacity_rps(ask, asked)
         watching = asyncio.create_task(watch(server, samples))
         await load(
             ask,

@@ -80,6 +80,7 @@ def job(model: str, index: int, media: int = 1, **fields: Any) -> Job:
     return Job((Message("user", content),), items, **{"max_tokens": 10, **fields})
 
 
+@cache
 def reference(model: str, asked: Job) -> list[int]:
     """The answer of transformers' own generate() to the same bytes."""
     items = [decode_media(m.kind, m.data, model) for m in asked.media]
