@@ -5,7 +5,11 @@ import json
 import pytest
 
 from has.core.deployment import Deployment
+from has.core.profile import Profile
+from has.core.space import SearchSpace
+from has.core.workload import Workload
 from has.search.explain import explain, steps
+from has.search.run import search
 from tests.search.small import make_profile, make_workload
 
 
@@ -106,3 +110,65 @@ def test_memory_per_gpu_and_the_evidence() -> None:
     assert found["memory"]["kv_tokens_per_worker"] == int((0.9 * 80e9 - 15e9) // 57_344)
     assert found["runners_up"] == [{"deployment": "x", "why": "y"}]
     assert set(found["baselines"]) == {"monolithic"}
+
+
+def test_steps_say_what_the_stages_could_carry_and_which_gpus_gain_nothing() -> None:
+    found = explain(deployment(), make_profile(), make_workload(), rate=2.0, requests=200)
+    capacities, rows = found["capacities"], {row["change"]: row for row in found["sensitivity"]}
+    binding, limit = capacities["binding"], capacities["limit_rps"]
+    for change, row in rows.items():
+        assert row["limit_change_percent"] == pytest.approx(100 * (row["limit_rps"] / limit - 1)), change
+    idle = {
+        change
+        for change in rows
+        if change.startswith("+1 GPU") and rows[change]["limit_change_percent"] < 0.5
+    }
+    assert idle
+    assert {
+        words.removesuffix(" gains nothing") for words in found["advice"][1:] if "nothing" in words
+    } == idle
+    assert found["advice"][0].startswith(binding)
+    assert rows["+10% load"]["limit_change_percent"] == 0.0
+    stages = [(name, c) for name, c in capacities["stages_rps"].items() if name != binding]
+    assert all(c >= limit for _, c in stages)
+
+
+def test_a_local_prefill_over_several_gpus_counts_them_all() -> None:
+    """Four encode GPUs as two groups of two: half the local prefills of four groups of one, and steps by two."""
+    split = {"alloc": {"encode": 4, "prefill": 2, "decode": 2}, "prefill_offload": 0.5}
+    one, two = (
+        explain(
+            deployment(**split, tensor_parallel={"local_prefill": span}),
+            make_profile(),
+            make_workload(),
+            rate=2.0,
+            requests=200,
+        )
+        for span in (1, 2)
+    )
+    carried = [found["capacities"]["stages_rps"]["prefill_local"] for found in (one, two)]
+    assert carried[0] * 0.45 < carried[1] < carried[0] * 0.75
+    assert "+2 GPUs encode" in {row["change"] for row in two["sensitivity"]}
+
+
+def test_a_runner_up_says_what_binds_it(profile: Profile, workload: Workload) -> None:
+    space = SearchSpace.model_validate(
+        {"version": 1, "encode_batch": [1, 4], "prefill_offload": {"step": 0.5}}
+    )
+    best = search(4, profile, workload, space=space, rate=8.0, requests=100, trials=5, seed=1).best
+    evidence = best.evidence
+    assert evidence is not None
+    assert evidence["runners_up"]
+    for point in (evidence, *evidence["runners_up"]):
+        assert point["binding"] in {
+            "encode",
+            "prefill_local",
+            "prefill_remote",
+            "decode",
+            "prefill_decode",
+            "all",
+        }
+        assert point["limit_rps"] > 0
+    found = explain(best, profile, workload, rate=8.0, requests=200)
+    assert found["capacities"]["binding"] == evidence["binding"]
+    assert found["capacities"]["limit_rps"] == pytest.approx(evidence["limit_rps"], rel=0.2)
