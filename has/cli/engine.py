@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from has.cli import options
 from has.cli.console import Talk
+from has.cli.defaults import Defaults
 from has.errors import InputError
 
 if TYPE_CHECKING:
@@ -96,6 +97,54 @@ def space_for(asked: SearchSpace | None) -> SearchSpace:
     )
 
 
+def named_model(model: str | None) -> str:
+    """An engine has no default model."""
+    if model is None:
+        raise InputError(
+            "a model must be named", where="argument", field="--model", mend="--model DIR, or its id"
+        )
+    return model
+
+
+def refuse_with_vllm(trial_profile: object, trial_noise: object, pool_profile: object) -> None:
+    """Options of simulated trials do not go with trials on engines."""
+    given = {"--trial-profile": trial_profile, "--trial-noise": trial_noise, "--pool-profile": pool_profile}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                "does not go with --on vllm", where="argument", field=name, mend="--on simulated"
+            )
+
+
+def profile_path(model: str) -> Path:
+    """Where a profile of `model` on vLLM goes that was given no place."""
+    return Path(f"profile-{Path(model).name}-vllm.parquet")
+
+
+def profile_for_search(model: str, seed: int, t: Talk, defaults: Defaults) -> Profile:
+    """The profile an earlier command measured here, else one that is measured now."""
+    from has.files.profile import load_profile
+
+    path = profile_path(model)
+    if path.is_file():
+        found = load_profile(path)
+        if found.metadata.engine == "vllm" and found.metadata.model == model:
+            defaults.note("--profile", path, "measured on vLLM before")
+            return found
+    defaults.note("--profile", path, f"none fits: has profile --engine vllm --model {model} runs first")
+    defaults.tell(t)
+    return profile(model, batch=None, tokens=None, seed=seed, out=path, progress=lambda _: None, say=t.say)
+
+
+def warn_of_other(measured: Profile, t: Talk) -> None:
+    """A score for another engine is uncalibrated."""
+    if measured.metadata.engine != "vllm":
+        name = measured.metadata.engine or "has"
+        t.warn(
+            f"the profile was made on {name}: predictions for vLLM are uncalibrated until trials correct them"
+        )
+
+
 def executor(
     model: str, gpus: int, workloads: list[Workload], profile: Profile, say: Callable[[str], None]
 ) -> Executor:
@@ -115,7 +164,7 @@ def executor(
 
 
 def profile(
-    model: str | None,
+    model: str,
     *,
     batch: list[int] | None,
     tokens: list[int] | None,
@@ -129,8 +178,6 @@ def profile(
     from has.engine.vllm.profile import BATCHES, profile_engine
     from has.files.profile import save_profile
 
-    if model is None:
-        raise InputError("a model must be named", where="argument", field="--model", mend="--model DIR")
     measured = profile_engine(
         installed(), model, batches=batch or BATCHES, tokens=tokens, seed=seed, progress=progress, say=say
     )

@@ -101,6 +101,15 @@ def command(
             help="Estimate: of the language model's weights.",
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="has|vllm",
+            parser=options.choice("has", "vllm"),
+            help="Whose stages: the bundled runtime's, or those of vLLM instances started here.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
     ] = False,
@@ -156,6 +165,9 @@ def command(
                 raise InputError(
                     "is of estimates", where="argument", field=option, value=value, mend="add --gpu NAME"
                 )
+        if engine == "vllm":
+            _on_vllm(t, model, batch=batch, tokens=tokens, out=out, seed=seed, defaults=defaults)
+            return
         place = wiring.device(device, defaults)
         name = (
             inputs.bundled_model(model, modality, defaults)
@@ -186,6 +198,37 @@ def command(
             seed=seed,
         )
         t.result(_json(profile, out), lambda: _answer(profile, out))
+
+
+def _on_vllm(
+    t: Talk,
+    model: str | None,
+    *,
+    batch: str | None,
+    tokens: str | None,
+    out: Path | None,
+    seed: int,
+    defaults: Defaults,
+) -> None:
+    """Stages of running vLLM instances: one SM share, and whole again each time."""
+    from has.cli import engine
+
+    name = engine.named_model(model)
+    path = Path(defaults.pick("--out", out, engine.profile_path(name)))
+    defaults.note("--seed", seed)
+    defaults.tell(t)
+    view = _ProgressView(t)
+    with view:
+        measured = engine.profile(
+            name,
+            batch=options.as_integers(batch),
+            tokens=options.as_integers(tokens),
+            seed=seed,
+            out=path,
+            progress=view.show,
+            say=t.say,
+        )
+    t.result(_json(measured, path), lambda: _answer(measured, path))
 
 
 def measure(

@@ -37,9 +37,9 @@ On = Annotated[
     str | None,
     typer.Option(
         "--on",
-        metavar="simulated|live",
-        parser=options.choice("simulated", "live"),
-        help="Where trials run. Default: live where there are as many devices as GPUs.",
+        metavar="simulated|live|vllm",
+        parser=options.choice("simulated", "live", "vllm"),
+        help="Where trials run. Default: live where there are as many devices as GPUs. vllm: on vLLM here.",
     ),
 ]
 Trials = Annotated[

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from has.cli import inputs, options, precedence, wiring
+from has.cli import engine, inputs, options, precedence, wiring
 from has.cli.console import Talk
 from has.cli.defaults import Defaults
 from has.errors import InputError, MissingError
@@ -77,6 +77,8 @@ class SearchPlan:
     trial_profile: Path | None = None
     trial_noise: float = 0.0
     baselines: tuple[Path, ...] = field(default=())
+    engine: str = ""
+    """Whose instances trials run on, where not on the bundled runtime's."""
 
     @property
     def profile(self) -> Profile:
@@ -124,7 +126,8 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
     question = read_manifest(given.resume)["question"]
     return SearchPlan(
         arguments,
-        live=question["on"] == "live",
+        live=question["on"] != "simulated",
+        engine="vllm" if question["on"] == "vllm" else "",
         run=given.resume,
         out=defaults.pick("--out", given.out, BEST),
         trial_profile=given.trial_profile,
@@ -157,7 +160,10 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     if given.trial_profile is not None:
         load_profile(given.trial_profile)
 
-    if profile is None:
+    on_vllm = given.on == "vllm"
+    if profile is None and on_vllm:
+        device, model = "", engine.named_model(given.model)
+    elif profile is None:
         device = wiring.device(given.device, defaults)
         model = (
             inputs.bundled_model(given.model, None, defaults)
@@ -171,17 +177,25 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         path = inputs.example_workload(model)
         defaults.note("--workload", path, "the example for the model")
         workloads = [load_workload(path)]
-    live = _live(given, model, device, defaults)
+    live = on_vllm or _live(given, model, device, defaults)
     seed = defaults.pick("--seed", given.seed, 0)
     if space is None and profile is not None and (tp := profile.metadata.tensor_parallel or 1) > 1:
         space = _at(tp)
         defaults.note("--space", f"all, at tensor parallelism {tp}", "the profile's")
+    if on_vllm:
+        engine.refuse_with_vllm(given.trial_profile, given.trial_noise, given.pool_profile)
+        space = engine.space_for(space)
+        defaults.note("prefill_offload", 1, "vLLM does no prefill beside encode")
     _note_the_rest(given, live, space is not None, defaults)
     _note_slo(given, workloads[0], baselines, talk, defaults)
     out = defaults.pick("--out", given.out, BEST)
     run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
-    if profile is None:
+    if profile is None and on_vllm:
+        profile = engine.profile_for_search(model, seed, talk, defaults)
+    elif profile is None:
         profile = _profile(model, device, live, talk, defaults)
+    elif on_vllm:
+        engine.warn_of_other(profile, talk)
     elif live and not inputs.fits(profile.metadata, device):
         talk.warn(
             f"{given.profile} was measured on another machine, or before: live trials here will differ from it"
@@ -215,6 +229,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         trial_profile=given.trial_profile,
         trial_noise=given.trial_noise or 0.0,
         baselines=tuple(given.baseline or ()),
+        engine="vllm" if on_vllm else "",
     )
 
 

@@ -105,6 +105,15 @@ def why_not_live(model: str, place: str, gpus: int) -> str:
 
 def executor(plan: SearchPlan) -> Executor:
     """What runs the trials of a search: workers on this machine, or the simulator."""
+    if plan.engine == "vllm":
+        from has.cli import engine
+        from has.cli.console import complain
+
+        asked = plan.arguments["workload"]
+        workloads = list(asked) if isinstance(asked, list | tuple) else [asked]
+        return engine.executor(
+            plan.arguments["model"], plan.arguments["gpus"], workloads, plan.profile, complain
+        )
     if plan.live:
         from has.trial.local import LocalExecutor
 

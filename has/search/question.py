@@ -115,7 +115,8 @@ def ask(
         "price": dict(price) if isinstance(price, Mapping) else price,
         "trials": trials,
         "requests": requests or REQUESTS[executor.live],
-        "on": "live" if executor.live else "simulated",
+        # An executor that is not the only one of its kind names itself, so that a resumed run finds it again.
+        "on": getattr(executor, "place", "live" if executor.live else "simulated"),
         "seed": seed,
     }
 

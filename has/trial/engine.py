@@ -55,6 +55,8 @@ class EngineExecutor:
 
     parallel = 1
     live = True
+    place = "vllm"
+    """What a run's manifest calls it."""
 
     def __init__(
         self,

@@ -70,13 +70,6 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert arguments[0] == "search" or "pydantic" not in loaded
 
 
-def test_what_does_not_work_yet_is_not_offered(has) -> None:  # type: ignore[no-untyped-def]
-    for command in ("", *COMMANDS):
-        text = has(*command.split(), "--help").out
-        for word in ("export", "vllm"):
-            assert word not in text.lower(), (command, word)
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion(shell: str) -> None:
     done = subprocess.run(

@@ -54,6 +54,7 @@ class Step:
     done: int
     total: int
     doing: str
+    eta_s: float | None = None
 
 
 def profile_engine(
