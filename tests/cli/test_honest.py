@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from has.errors import RunError
 
 SEARCH = (
     "search",
@@ -27,6 +30,8 @@ def tiny(inputs: Path) -> Path:
     (inputs / "tiny.yaml").write_text(
         "version: 1\nencode_batch: [1]\nprefill_offload: {min: 0.0, max: 1.0, step: 1.0}\n"
     )
+    workload = (inputs / "w.yaml").read_text()
+    (inputs / "w.yaml").write_text(workload.replace("ttft_ms: 2000", "ttft_ms: 400"))
     return inputs
 
 
@@ -42,8 +47,6 @@ def test_an_estimated_profile_is_said_by_every_command_that_uses_it(has, tiny) -
     assert words in has("simulate", "d.yaml", *files, "--requests", "50").out
     assert words in has("simulate", "d.yaml", *files, "--requests", "50", "--json").err
     assert words in has("explain", "d.yaml", *files).out
-    told = has("explain", "d.yaml", *files, "--json").json
-    assert (told["prediction_source"], told["profile_error"]) == ("roofline", 0.3)
     said = has(*SEARCH, "--profile", "p.csv", "--run", "run")
     assert words in said.out
     assert "measured" not in said.out.replace("nothing of it was measured", "")
@@ -111,18 +114,24 @@ def test_a_dry_run_refuses_what_cannot_be_served(old, new, words, has, inputs) -
 
 
 def test_a_search_that_only_simulates_measures_nothing_where_a_profile_ships(has, tiny, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    asked = []
+
     def measured(*_: object, **__: object) -> None:
         raise AssertionError("a profile was measured")
 
+    def searched(**arguments: Any) -> None:
+        asked.append(arguments)
+        raise RunError("nothing is searched in this test")
+
     monkeypatch.setattr("has.cli.profile.measure", measured)
-    said = has(*SEARCH, "--on", "simulated", "--quiet", "--json")
-    assert said.status in (0, 1), said.err
-    said = has(
-        "search", "--gpus", "16", "--space", "tiny.yaml", "--trials", "1", "--requests", "60", "--run", "run"
-    )
-    assert said.status in (0, 1), said.err
+    monkeypatch.setattr("has.search.run.search", searched)
+    for arguments in (("--gpus", "4", "--on", "simulated"), ("--gpus", "16")):
+        said = has("search", *arguments, "--workload", "w.yaml")
+        assert "nothing is searched" in said.err
+        assert "shipped, of another machine: none fits, and trials are only simulated" in said.err
     assert "--on simulated" in said.err
-    assert "shipped, of another machine: none fits, and trials are only simulated" in said.err
+    assert all(arguments["profile"].metadata.source == "measured" for arguments in asked)
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(

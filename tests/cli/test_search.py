@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
+
+from tests.cli.conftest import Said
 
 SEARCH = (
     *("search", "--gpus", "4", "--profile", "p.csv", "--workload", "w.yaml", "--space", "small.yaml"),
@@ -16,16 +20,44 @@ SEARCH = (
 
 @pytest.fixture
 def small(inputs: Path) -> Path:
+    """With a small space, and a TTFT that keeps short the traffic a largest rate is held to."""
     (inputs / "small.yaml").write_text(
         "version: 1\nencode_batch: [1, 2]\nprefill_offload: {min: 0.0, max: 1.0, step: 0.5}\n"
     )
+    workload = (inputs / "w.yaml").read_text()
+    (inputs / "w.yaml").write_text(workload.replace("ttft_ms: 2000", "ttft_ms: 400"))
     return inputs
 
 
-def test_the_answer_and_what_is_left_behind(has, small) -> None:  # type: ignore[no-untyped-def]
-    said = has(*SEARCH, "--run", "run", "--json")
-    assert said.status == 0, said.err
-    answer = said.json
+class Finished(NamedTuple):
+    folder: Path
+    said: Said
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Finished]:
+    """Room for the one run that the tests of this file share."""
+    return {}
+
+
+@pytest.fixture
+def finished(kept, has, small, tmp_path_factory) -> Said:  # type: ignore[no-untyped-def]
+    """A run that has ended, `run` in this folder with its best.yaml; what its command said."""
+    if "it" not in kept:
+        said = has(*SEARCH, "--run", "run", "--json")
+        assert said.status == 0, said.err
+        folder = tmp_path_factory.mktemp("finished")
+        shutil.copytree("run", folder / "run")
+        shutil.copy("best.yaml", folder / "best.yaml")
+        kept["it"] = Finished(folder, said)
+    else:
+        shutil.copytree(kept["it"].folder / "run", "run")
+        shutil.copy(kept["it"].folder / "best.yaml", "best.yaml")
+    return kept["it"].said
+
+
+def test_the_answer_and_what_is_left_behind(finished) -> None:  # type: ignore[no-untyped-def]
+    answer = finished.json
     assert set(answer) >= {
         *(
             "best",
@@ -56,7 +88,7 @@ def test_the_answer_and_what_is_left_behind(has, small) -> None:  # type: ignore
     assert [line["number"] for line in lines] == list(range(answer["trials"]))
 
 
-def test_every_default_is_said(has, small) -> None:  # type: ignore[no-untyped-def]
+def test_the_words_name_defaults_gain_confidence_files_and_the_next_command(has, small) -> None:  # type: ignore[no-untyped-def]
     said = has(*SEARCH)
     for default in (
         *("--model tiny-image", "--on simulated", "--objective max-rate", "--sampler auto", "--seed 0"),
@@ -65,16 +97,12 @@ def test_every_default_is_said(has, small) -> None:  # type: ignore[no-untyped-d
         assert default in said.err
     for given in ("--trials", "--requests", "--space", "--workload", "--profile"):
         assert f"  {given} " not in said.err
-
-
-def test_the_words_name_the_gain_the_confidence_the_files_and_the_next_command(has, small) -> None:  # type: ignore[no-untyped-def]
-    said = has(*SEARCH, "--run", "run")
     for words in (
         *(
             "on the same GPUs",
             "with probability",
             "written: best.yaml",
-            "run: run",
+            "run: results/",
             "next: has deploy best.yaml",
         ),
         *("monolithic", "static E+P+D"),
@@ -82,8 +110,8 @@ def test_the_words_name_the_gain_the_confidence_the_files_and_the_next_command(h
         assert words in said.out
 
 
-def test_a_finished_run_resumes_to_the_same_answer(has, small) -> None:  # type: ignore[no-untyped-def]
-    first = has(*SEARCH, "--run", "run", "--json").json
+def test_a_finished_run_resumes_to_the_same_answer(has, finished) -> None:  # type: ignore[no-untyped-def]
+    first = finished.json
     trials = Path("run/trials.jsonl").read_text()
     again = has("search", "--resume", "run", "--json", "--out", "again.yaml").json
     assert Path("run/trials.jsonl").read_text() == trials
@@ -92,8 +120,8 @@ def test_a_finished_run_resumes_to_the_same_answer(has, small) -> None:  # type:
     assert Path("again.yaml").exists()
 
 
-def test_a_torn_journal_resumes(has, small) -> None:  # type: ignore[no-untyped-def]
-    first = has(*SEARCH, "--run", "run", "--json").json
+def test_a_torn_journal_resumes(has, finished) -> None:  # type: ignore[no-untyped-def]
+    first = finished.json
     journal = Path("run/trials.jsonl")
     journal.write_bytes(journal.read_bytes()[:-40])
     stale = Path("run", ".trials.parquet.abcd_123.tmp")
@@ -102,24 +130,27 @@ def test_a_torn_journal_resumes(has, small) -> None:  # type: ignore[no-untyped-
     assert not stale.exists()
 
 
-def test_what_a_resumed_run_may_not_change(has, small) -> None:  # type: ignore[no-untyped-def]
-    has(*SEARCH, "--run", "run")
+def test_what_a_resumed_run_may_not_change(has, finished) -> None:  # type: ignore[no-untyped-def]
     for option in (("--gpus", "8"), ("--rate", "4"), ("--seed", "1"), ("--no-prune",)):
         said = has("search", "--resume", "run", *option)
         assert said.status == 2
         assert option[0] in said.err
 
 
-def test_a_run_folder_is_not_overwritten(has, small) -> None:  # type: ignore[no-untyped-def]
-    has(*SEARCH, "--run", "run")
+def test_a_run_folder_is_not_overwritten(has, finished) -> None:  # type: ignore[no-untyped-def]
     said = has(*SEARCH, "--run", "run")
     assert said.status == 2
     assert "--resume run" in said.err
 
 
-def test_two_runs_of_a_day_have_two_folders(has, small) -> None:  # type: ignore[no-untyped-def]
-    runs = {has(*SEARCH, "--json").json["run"] for _ in range(2)}
-    assert len(runs) == 2
+def test_two_runs_of_a_day_have_two_folders(has, inputs) -> None:  # type: ignore[no-untyped-def]
+    from has.cli.search_plan import _new_run_folder
+
+    folders = []
+    for _ in range(3):
+        folders.append(_new_run_folder("Qwen/m", 4))
+        folders[-1].mkdir(parents=True)
+    assert len(set(folders)) == 3
 
 
 def test_nothing_meets_the_slo_is_status_1_and_the_least_bad_is_written(has, small) -> None:  # type: ignore[no-untyped-def]
@@ -179,8 +210,10 @@ def test_bad_questions(arguments, status, words, has, small) -> None:  # type: i
     assert not Path("best.yaml").exists()
 
 
-def test_the_interrupt_names_the_line_that_goes_on(has, small, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_interrupt_names_the_line_that_goes_on(has, finished, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     from has.cli import search_view
+
+    shutil.rmtree("run")
 
     seen = []
 
@@ -200,5 +233,4 @@ def test_the_interrupt_names_the_line_that_goes_on(has, small, monkeypatch) -> N
     assert "No answer yet: 2 trials" in has("report", "run").out
     assert has(*line.split()[1:]).status == 0
     assert Path("run/trials.jsonl").read_text().startswith(kept)
-    uninterrupted = has(*SEARCH, "--run", "other", "--json").json
-    assert yaml.safe_load(Path("o.yaml").read_text())["alloc"] == uninterrupted["best"]["alloc"]
+    assert yaml.safe_load(Path("o.yaml").read_text())["alloc"] == finished.json["best"]["alloc"]
