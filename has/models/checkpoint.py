@@ -34,13 +34,32 @@ def load_checkpoint(folder: Path, device: str, dtype: torch.dtype | None, weight
     architecture = _architecture(folder, config)
     dtype = dtype or getattr(config, "dtype", None) or torch.float32
     if weights == "dummy":
-        torch.manual_seed(seed)
-        with torch.device(device):
-            model = architecture._from_config(config, dtype=dtype)
-    else:
-        model, missing = _read(architecture, folder, config, dtype)
-        _fill(model, missing, folder, dtype)
+        return dummy(architecture, config, device, dtype, seed)
+    model, missing = _read(architecture, folder, config, dtype)
+    _fill(model, missing, folder, dtype)
     return model.to(device).eval().requires_grad_(False)
+
+
+def dummy(architecture: Any, config: Any, device: str, dtype: torch.dtype, seed: int) -> Any:
+    """A model of a config, its weights as transformers initialises new ones; on device "meta" it has shapes alone."""
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model = architecture._from_config(config, dtype=dtype)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def dummy_of_facts(facts: dict[str, Any], device: str, dtype: torch.dtype | None, seed: int) -> Any:
+    """The same, of a model whose shapes ship as facts (in bfloat16, unless `dtype` says otherwise)."""
+    from has.models.facts_config import config_of
+
+    architecture, config = config_of(facts)
+    return dummy(_class(architecture), config, device, dtype or torch.bfloat16, seed)
+
+
+def _class(architecture: str) -> Any:
+    if architecture == ultravox.ARCHITECTURE:
+        return ultravox.UltravoxModel
+    return getattr(hf, architecture)
 
 
 def _read(architecture: Any, folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, set[str]]:
@@ -101,10 +120,8 @@ def _architecture(folder: Path, config: Any) -> Any:
     names = list(config.architectures or [])
     known = [family.architecture for family in FAMILIES]
     for name in names:
-        if name == ultravox.ARCHITECTURE:
-            return ultravox.UltravoxModel
         if name in known:
-            return getattr(hf, name)
+            return _class(name)
     raise MissingError(
         f"no adapter for {', '.join(names) or config.model_type} ({folder})",
         mend="use a checkpoint of one of " + ", ".join(known),

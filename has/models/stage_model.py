@@ -224,7 +224,8 @@ def load_stage_model(
 
     A bundled name (weights drawn from `seed`, float32 unless `dtype` says otherwise), a folder
     with a checkpoint, or a hub id whose files are in the local cache. `weights="dummy"` needs
-    only the config: right shapes, random values. Nothing is downloaded.
+    only the config: right shapes, random values; and of a model whose shapes ship as facts, by
+    its name there or its hub id, not even that. Nothing is downloaded.
 
     Raises InputError for a name that is none of these or a broken checkpoint, MissingError for
     weights or a family that are not here.
@@ -234,14 +235,29 @@ def load_stage_model(
 
         model = bundled.build(name, seed).to(device=device, dtype=dtype or torch.float32)
         return StageModel(name, family_of(model), max_positions=MAX_POSITIONS)
+    from has.models import checkpoint
+    from has.models.folders import find_folder
+
+    known = _facts(name) if weights == "dummy" and find_folder(name) is None else None
+    if known is not None:
+        family = family_of(checkpoint.dummy_of_facts(known, device, dtype, seed))
+        return StageModel(name, family, _positions(family.text_config), family.eos)
     if "/" not in name and not Path(name).exists():
         raise InputError(
             "no such model", field="model", value=name, allowed=", ".join(BUNDLED) + ", a folder, a hub id"
         )
-    from has.models.checkpoint import checkpoint_folder, load_checkpoint
-
-    family = family_of(load_checkpoint(checkpoint_folder(name), device, dtype, weights, seed))
+    folder = checkpoint.checkpoint_folder(name)
+    family = family_of(checkpoint.load_checkpoint(folder, device, dtype, weights, seed))
     return StageModel(name, family, _positions(family.text_config), family.eos)
+
+
+def _facts(name: str) -> dict[str, Any] | None:
+    from has.files import facts
+
+    try:
+        return facts.model(name)
+    except InputError:
+        return None
 
 
 def _positions(text: Any) -> int:
