@@ -30,16 +30,14 @@ def command(
     """
     with talk(json=json, quiet=quiet) as t:
         from has.files.atomic import write_atomic
-        from has.report.html import page
         from has.report.run import load_run, run_data, save_tables
-        from has.report.run_document import describe_run
+        from has.report.run_document import describe_run, run_page
         from has.report.terminal import draw
 
         run = load_run(run_dir)
-        document = describe_run(run)
         written: list[Path] = []
         if html is not None:
-            write_atomic(html, page(document, footer=f"has report {run_dir}"))
+            write_atomic(html, run_page(run))
             written.append(html)
         if csv is not None:
             written += save_tables(run, csv, "csv")
@@ -50,4 +48,4 @@ def command(
         if json:
             t.result(run_data(run) | {"written": written}, "")
         elif not written:
-            t.result(None, lambda: draw(document))
+            t.result(None, lambda: draw(describe_run(run)))

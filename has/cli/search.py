@@ -114,14 +114,13 @@ def _write(plan: SearchPlan, outcome: Outcome) -> Path:
     """The deployment where it was asked for, and the run's page; returns the page."""
     from has.files.atomic import write_atomic
     from has.files.deployment import save_deployment
-    from has.report.html import page
     from has.report.run import load_run
-    from has.report.run_document import describe_run
+    from has.report.run_document import run_page
 
     plan.out.parent.mkdir(parents=True, exist_ok=True)
     save_deployment(outcome.best, plan.out)
     report = plan.run / "report.html"
-    write_atomic(report, page(describe_run(load_run(plan.run)), footer=f"has report {plan.run}"))
+    write_atomic(report, run_page(load_run(plan.run)))
     return report
 
 

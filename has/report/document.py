@@ -6,7 +6,7 @@ One description of a noun or a run serves the terminal and the page; `terminal` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,29 @@ class Curve:
     caption: str = ""
 
 
-Part = str | Table | Bars | Curve
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A plot for the page: plotly's `traces` and `layout` as plain data.
+
+    `words` say what it shows, for readers who cannot see it and for the terminal, which has no plots.
+    """
+
+    traces: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any]
+    caption: str
+    words: str
+    height: int = 340
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """Pictures of one kind, side by side where there is room; the terminal shows their `words` once."""
+
+    pictures: Sequence[Picture]
+    words: str
+
+
+Part = str | Table | Bars | Curve | Picture | Panels
 """What stands under a heading; a plain string is a paragraph."""
 
 
@@ -76,11 +98,6 @@ def number(value: Any) -> str:
             return f"{value:.0f}" if "e" in digits else digits
         return f"{value:.3g}"
     return str(value)
-
-
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """`1 trial`, `2 trials`; `nouns` where an s does not make it."""
-    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
 _FIGURE = re.compile(r"[+-]?\d[\d.]*( ?%)?")

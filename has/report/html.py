@@ -1,10 +1,33 @@
-"""A document as one self-contained HTML page: no network, no script, readable on a phone and on paper."""
+"""A document as one self-contained HTML page: no network, readable on a phone and on paper.
+
+A page without pictures has no script. One with pictures carries plotly.js within; its words and
+tables are there before, and without, any script.
+"""
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from html import escape
+from pathlib import Path
 
-from has.report.document import Bars, Curve, Document, Part, Section, Table, number, numeric_columns
+from has.report.document import (
+    Bars,
+    Curve,
+    Document,
+    Panels,
+    Part,
+    Picture,
+    Section,
+    Table,
+    number,
+    numeric_columns,
+)
+
+_PLOTLY = Path(__file__).with_name("plotly") / "plotly-cartesian.min.js"
+_DRAWS = Path(__file__).with_name("page.js")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+"""What a browser may load for the page: nothing but what is in it."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --rule: #c9d1d9; --soft: #f3f5f7; --bar: #2f6f9f; }
@@ -22,7 +45,7 @@ h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--ru
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { padding: .25rem .7rem .25rem 0; text-align: left; border-bottom: 1px solid var(--rule); vertical-align: top; }
-td { overflow-wrap: normal; }
+th, td { overflow-wrap: normal; }
 th.n, td.n { text-align: right; }
 .track { display: inline-block; width: 12rem; max-width: 40vw; height: .8rem; border: 1px solid var(--bar); vertical-align: middle; }
 .fill { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; -webkit-print-color-adjust: exact; }
@@ -31,9 +54,16 @@ th.n, td.n { text-align: right; }
 .curve svg { display: block; width: 100%; height: 7rem; fill: var(--bar); border-bottom: 1px solid var(--ink);
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .curve div { display: flex; justify-content: space-between; font-size: .85rem; }
+.plot { margin: .8rem 0 1.4rem; break-inside: avoid; }
+.plot figcaption { font-weight: 600; font-size: .92rem; }
+.plot .words { font-size: .85rem; margin: .2rem 0 0; }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: .2rem 1rem; }
+.panels .plot { margin: 0; }
 code { font-family: ui-monospace, monospace; font-size: .92em; }
 footer { margin-top: 2rem; font-size: .85rem; border-top: 1px solid var(--rule); padding-top: .5rem; }
-@media print { body { max-width: none; font-size: 10pt; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
+@media print {
+  :root { --ink: #000; --paper: #fff; --rule: #c9d1d9; --soft: #fff; --bar: #444; }
+  body { max-width: none; font-size: 10pt; } .wide { overflow: visible; } table { font-size: 8pt; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
 """
 
 
@@ -41,14 +71,22 @@ def page(document: Document, footer: str = "") -> str:
     """The whole page."""
     lead = "".join(f"<p>{escape(line)}</p>" for line in document.lead)
     body = "\n".join(_section(section) for section in document.sections)
+    drawn = any(isinstance(part, Picture | Panels) for section in document.sections for part in section.parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f"<title>{escape(document.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{escape(document.title)}</h1>\n"
         + (f'<div class="lead">{lead}</div>\n' if lead else "")
-        + f"{body}\n</main>\n<footer>{escape(footer)}</footer>\n</body>\n</html>\n"
+        + f"{body}\n</main>\n<footer>{escape(footer)}</footer>\n{_scripts() if drawn else ''}</body>\n</html>\n"
     )
+
+
+@cache
+def _scripts() -> str:
+    """plotly.js and what calls it, after all text: the answer is on the screen before they are read."""
+    return "".join(f"<script>{path.read_text(encoding='utf-8')}</script>\n" for path in (_PLOTLY, _DRAWS))
 
 
 def _section(section: Section) -> str:
@@ -66,6 +104,11 @@ def _part(part: Part) -> str:
         return _bars(part)
     if isinstance(part, Curve):
         return _curve(part)
+    if isinstance(part, Picture):
+        return _picture(part)
+    if isinstance(part, Panels):
+        inside = "".join(_picture(picture, said=False) for picture in part.pictures)
+        return f'<div class="panels">{inside}</div><p class="words">{escape(part.words)}</p>'
     return f"<p>{escape(part)}</p>"
 
 
@@ -119,6 +162,24 @@ def _curve(curve: Curve) -> str:
         f'aria-label="{escape(curve.caption)}"><path d="M0,100{steps}V100Z"/></svg>'
         f"<div><span>{escape(curve.start)}</span><span>{escape(curve.end)}</span></div></figure>"
     )
+
+
+def _picture(picture: Picture, *, said: bool = True) -> str:
+    """A box for plotly, and beside it the data that it draws; `said`: with the words under it."""
+    data = json.dumps(
+        {"traces": picture.traces, "layout": picture.layout}, ensure_ascii=False, separators=(",", ":")
+    )
+    words = f'<p class="words">{escape(picture.words)}</p>' if said else ""
+    return (
+        f'<figure class="plot"><figcaption>{escape(picture.caption)}</figcaption>'
+        f'<div class="canvas" style="height:{picture.height}px" role="img" aria-label="{escape(picture.words)}"></div>'
+        f'<script type="application/json">{_no_tag(data)}</script>{words}</figure>'
+    )
+
+
+def _no_tag(data: str) -> str:
+    """JSON in which no name written by others can end the script that holds it."""
+    return data.replace("<", "\\u003c")
 
 
 def _percent(value: float, full: float) -> str:

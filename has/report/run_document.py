@@ -3,44 +3,70 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from has.core.trial import Trial, TrialState
-from has.report.answer import answer_lines, baseline_table, percent
+from has.core.words import plural
+from has.report import figures
+from has.report.answer import answer_lines, baseline_table, each_gain_words, percent
 from has.report.document import Bars, Document, Part, Section, Table, number, two_columns
+from has.report.html import page
 from has.report.nouns import describe_deployment, flatten
+from has.report.provenance import tried_words
 from has.report.run import Run
+from has.report.run_pictures import NOTHING, Seen, best_trial, look
+from has.search.evidence import reproduce
 
 
-def describe_run(run: Run) -> Document:
-    """All sections that the run has something for."""
+def run_page(run: Run) -> str:
+    """`report.html` of a run: its document with what a replay in the simulator adds."""
+    return page(describe_run(run, look(run)), footer=f"has report {run.folder}")
+
+
+def describe_run(run: Run, seen: Seen = NOTHING) -> Document:
+    """All sections that the run has something for; `seen` is what its replay showed."""
     question = run.manifest["question"]
-    title = f"Search of {question.get('model')} on {question.get('gpus')} GPUs"
+    title = f"Search of {question.get('model')} on {plural(question.get('gpus') or 0, 'GPU')}"
     if run.best is None:
         lead = [
-            f"No answer yet: {len(run.trials)} trials are finished.",
+            f"No answer yet: {plural(len(run.trials), 'trial')} finished.",
             f"go on: has search --resume {run.folder}",
         ]
     else:
         lead = answer_lines(run.best)
+        after = 2 + (run.evidence.get("meets_slo") is False)
+        gains = each_gain_words(run.evidence)
+        lead[after:after] = [*([gains] if gains else []), *seen.reason]
     device = str(run.manifest.get("device", ""))
     if "emulated" in device:
-        lead.append(
-            f"Measured on {device}: virtual GPUs on slices of a CPU; real computation, but no GPU's speed."
-        )
+        words = "virtual GPUs on slices of a CPU; real computation, but no GPU's speed"
+        simulated = question.get("on") == "simulated"
+        lead.append(f"{'Simulated on a profile of' if simulated else 'Measured on'} {device}: {words}.")
+    if seen.fault:
+        lead.append(seen.fault)
+    plots = seen.plots
     sections = [
         _baselines(run),
-        _configuration(run),
-        _utilisation(run),
-        _trials(run),
+        _plots("How much each can carry", plots.get("sweep")),
+        _plots("The landscape: every split, batch bound and share", plots.get("landscape")),
         _pruning(run),
+        _trials(run, plots.get("trials", [])),
         _prediction(run),
+        _plots("How the GPU's SMs are shared", plots.get("shares")),
+        _utilisation(run, plots.get("stages", [])),
+        _plots("Latencies, request by request", plots.get("distributions")),
+        _pareto(run),
         _confirmations(run),
         _runners_up(run),
+        _configuration(run),
         _reproduce(run),
     ]
     return Document(title, lead, [section for section in sections if section is not None])
+
+
+def _plots(title: str, parts: Sequence[Part] | None) -> Section | None:
+    return Section(title, parts) if parts else None
 
 
 def _baselines(run: Run) -> Section | None:
@@ -56,15 +82,19 @@ def _configuration(run: Run) -> Section | None:
     return Section("The configuration", parts)
 
 
-def _utilisation(run: Run) -> Section | None:
+def _utilisation(run: Run, plots: Sequence[Part]) -> Section | None:
     busy = (run.evidence.get("measured") or {}).get("utilisation") or {}
     if not busy:
         return None
     rows = [(stage, float(share), f"{share:.1%}") for stage, share in busy.items()]
-    return Section("How busy each stage was", [Bars(rows, "share of time that the stage's workers worked")])
+    parts: list[Part] = [Bars(rows, "share of time that the stage's workers worked"), *plots]
+    trial = best_trial(run)
+    if trial is not None and trial.figures:
+        parts.append(figures.stages(trial.figures))
+    return Section("How busy each stage was", parts)
 
 
-def _trials(run: Run) -> Section | None:
+def _trials(run: Run, plots: Sequence[Part]) -> Section | None:
     if not run.trials:
         return None
     best = _best_label(run)
@@ -85,7 +115,8 @@ def _trials(run: Run) -> Section | None:
     )
     words = ", ".join(f"{count} {state}" for state, count in states.items())
     return Section(
-        "Trials", [f"{len(rows)} trials: {words}. The chosen one is marked *.", Table(columns, rows)]
+        "Trials",
+        [*plots, f"{plural(len(rows), 'trial')}: {words}. The chosen one is marked *.", Table(columns, rows)],
     )
 
 
@@ -151,7 +182,8 @@ def _prediction(run: Run) -> Section | None:
             ("TPOT p99, ms", ("tpot_ms", "p99")),
         )
     ]
-    parts: list[Part] = [Table(("of the best", "measured", "predicted"), rows)]
+    tried = tried_words(run.evidence)
+    parts: list[Part] = [Table(("of the best", tried, "predicted"), rows)]
     error = run.evidence.get("run_prediction_error_percent") or {}
     if error:
         words = ", ".join(f"{name} {value:.1f} %" for name, value in error.items())
@@ -160,7 +192,7 @@ def _prediction(run: Run) -> Section | None:
     if factors:
         told = [(stage, value.get("factor"), value.get("sd_percent")) for stage, value in factors.items()]
         parts.append(Table(("stage", "slower than its profile by a factor of", "±  %"), told))
-    return Section("Measured against predicted", parts)
+    return Section(f"{tried.capitalize()} against predicted", parts)
 
 
 def _at(figures: Mapping[str, Any], path: tuple[str, ...]) -> Any:
@@ -200,9 +232,12 @@ def _runners_up(run: Run) -> Section | None:
 
 def _reproduce(run: Run) -> Section:
     parts: list[Part] = []
-    if run.evidence.get("reproduce"):
-        parts.append(str(run.evidence["reproduce"]))
+    parts.append(str(run.evidence.get("reproduce") or reproduce(str(run.folder), run.manifest["question"])))
     facts = {key: value for key, value in run.manifest.items() if key not in ("question", "command")}
     facts["command"] = " ".join(map(str, run.manifest.get("command", ())))
     parts.append(two_columns((name, number(value)) for name, value in flatten(facts)))
     return Section("How to reproduce it", parts)
+
+
+def _pareto(run: Run) -> Section | None:
+    return None
