@@ -1,6 +1,8 @@
 # make install   base, runtime and test tools into .venv (Python 3.11-3.13)
 # make demo      the main job, on this machine: profile, search with live trials, deploy, ask it a question
 # make test      lint, types, import contracts, tests (under 10 minutes on 2 cores)
+# make test-engines  a real vLLM on the CPU, started and searched over, and the parsers of all engines (see docs/engines.md);
+#                    ENGINES=FOLDER is where they are or will be installed (4 GB)
 # make test-long theory and property tests at full length
 #
 # PYTHON=python3.12 make install        another interpreter
@@ -12,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SHELL := /bin/bash
 
-.PHONY: install demo test test-long lint clean
+.PHONY: install demo test test-long test-engines lint clean
 
 install: $(STAMP)
 
@@ -40,6 +42,12 @@ test: lint
 
 test-long: install
 	$(BIN)/python -m pytest -m "long"
+
+ENGINES ?= .engines
+
+test-engines: install
+	scripts/install_engines.sh $(ENGINES)
+	HAS_ENGINES=$(abspath $(ENGINES)) $(BIN)/python -m pytest -m engine --durations=0
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

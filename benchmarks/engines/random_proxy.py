@@ -1,0 +1,104 @@
+"""The proxy to compare with: encode, prefill and decode instances picked at random, one request at a time each.
+
+What engines' example proxies do: all images of a request are encoded at once, one instance an image;
+when all have answered, prefill; then decode is streamed. No batching, no queue, no load, no retries.
+
+    python benchmarks/engines/random_proxy.py --port 8001 --encode URL,URL --prefill URL --decode URL,URL
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from has.engine.vllm.protocol import PATH, REMOTE_DECODE
+from has.engine.vllm.workers import KEEPALIVE_S
+
+MEDIA = {"image_url": "image_embeds"}
+
+
+def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: int = 0) -> FastAPI:
+    app = FastAPI()
+    rng = random.Random(seed)
+    numbers = itertools.count()
+    client = httpx.AsyncClient(
+        timeout=600.0,
+        trust_env=False,
+        limits=httpx.Limits(
+            max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S
+        ),
+    )
+
+    async def post(url: str, body: dict[str, Any], name: str) -> dict[str, Any]:
+        answer = await client.post(url + PATH, json=body, headers={"x-request-id": name})
+        answer.raise_for_status()
+        result: dict[str, Any] = answer.json()
+        return result
+
+    @app.get("/v1/models")
+    async def models() -> JSONResponse:
+        return JSONResponse((await client.get(f"{decode[0]}/v1/models")).json())
+
+    @app.post(PATH)
+    async def chat(request: Request) -> StreamingResponse | JSONResponse:
+        body = await request.json()
+        name = f"random-{next(numbers)}"
+        parts = [p for m in body["messages"] if isinstance(m["content"], list) for p in m["content"]]
+        media = [part for part in parts if part["type"] in MEDIA]
+        for i, part in enumerate(media):
+            part["uuid"] = f"{name}-{i}"
+        handles: dict[str, Any] = {}
+
+        async def encoded(i: int, part: dict[str, Any]) -> None:
+            content = [{"role": "user", "content": [dict(part)]}]
+            answer = await post(
+                rng.choice(encode), {"model": body["model"], "messages": content}, f"{name}-e{i}"
+            )
+            handles.update(answer["ec_transfer_params"])
+
+        await asyncio.gather(*(encoded(i, part) for i, part in enumerate(media)))
+        for part in media:
+            (report,) = [handles[part["uuid"]]]
+            kind = MEDIA[part.pop("type")]
+            part.pop("image_url")
+            grid = report["metadata"]["image_grid_thw"]
+            part |= {"type": kind, kind: {"image_grid_thw": grid}}
+        first = {k: v for k, v in body.items() if k not in ("stream_options", "max_completion_tokens")}
+        first |= {"stream": False, "max_tokens": 1, "kv_transfer_params": REMOTE_DECODE}
+        answer = await post(rng.choice(prefill), first | {"ec_transfer_params": handles}, name)
+        last = body | {"kv_transfer_params": answer["kv_transfer_params"]}
+        url = rng.choice(decode)
+        if not body.get("stream"):
+            return JSONResponse(await post(url, last, name))
+
+        async def stream() -> AsyncIterator[bytes]:
+            async with client.stream("POST", url + PATH, json=last, headers={"x-request-id": name}) as answer:
+                async for piece in answer.aiter_bytes():
+                    yield piece
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    return app
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, required=True)
+    for pool in ("encode", "prefill", "decode"):
+        parser.add_argument(f"--{pool}", required=True, type=lambda text: text.split(","))
+    asked = parser.parse_args()
+    app = create_app(asked.encode, asked.prefill, asked.decode)
+    uvicorn.run(app, host="127.0.0.1", port=asked.port, log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    main()
