@@ -14,14 +14,19 @@ from has.models.synthetic import media_bytes, synthetic_media
 from has.models.tokens import token_rule
 
 
+def media_kind(model: str) -> str:
+    """What a bench of `model` encodes: what a bundled one is meant for, sound where a model takes it, else images."""
+    return BUNDLED.get(model) or ("audio" if token_rule(model).takes("audio") else "image")
+
+
 def unit_tokens(model: str) -> int:
     """Media tokens of the smallest thing that `model` encodes: a tile, a pair of frames, a chunk of sound."""
-    return token_rule(model).nearest(BUNDLED[model], 1).tokens
+    return token_rule(model).nearest(media_kind(model), 1).tokens
 
 
 def made_up_media(model: str, tokens: int) -> MediaInput:
     """One media item of about `tokens` tokens, decoded."""
-    kind = BUNDLED[model]
+    kind = media_kind(model)
     return decode_media(kind, synthetic_media(kind, model, 0, tokens=tokens), model)
 
 
@@ -47,7 +52,7 @@ class StageBench:
         """
         name = self._model.name
         if stage == "preprocess":
-            kind = BUNDLED[name]
+            kind = media_kind(name)
             sent = media_bytes(kind, synthetic_media(kind, name, 0, tokens=tokens))
             return lambda: decode_media(kind, sent, name)
         if stage == "encode":
@@ -61,15 +66,19 @@ class StageBench:
         """One item of media where it fits, so that placing embeddings is part of the figure."""
         media = made_up_media(self._model.name, 1)
         count = media.tokens if tokens >= media.tokens + 2 else 0
-        embeddings = [torch.zeros(count, self._model.width)] if count else []
-        ids = [PLACEHOLDER[media.kind]] * count + [int(Special.USER)] * (max(tokens, 1) - count)
+        embeddings = [torch.zeros(count, self._model.width, device=self._model.device)] if count else []
+        known = self._model.family.placeholders
+        place = PLACEHOLDER[media.kind] if PLACEHOLDER[media.kind] in known else min(known)
+        ids = [int(place)] * count + [int(Special.USER)] * (max(tokens, 1) - count)
         prompt = PromptInput(ids, embeddings, [media.grid] if count else [])
         return lambda: self._model.prefill([prompt] * batch)
 
     def _decode(self, batch: int, tokens: int) -> Callable[[], object]:
         """Steps that start over at `tokens` of context each time."""
         layers, two, heads, size = self._model.kv_shape
-        kv = torch.zeros(layers, two, heads, max(tokens, 1), size)
+        kv = torch.zeros(
+            layers, two, heads, max(tokens, 1), size, dtype=self._model.dtype, device=self._model.device
+        )
         slots = self._model.slots(batch, max(tokens, 1) + STEPS_BEFORE_RELOAD)
 
         def step() -> object:
@@ -91,3 +100,8 @@ STEPS_BEFORE_RELOAD = 32
 def open_bench(model: str) -> StageBench:
     """The bench of the bundled model `model` (raises InputError for another)."""
     return StageBench(load_stage_model(model))
+
+
+def open_dummy_bench(model: str, device: str, dtype: torch.dtype | None = None) -> StageBench:
+    """The bench of a model whose shapes are known, with dummy weights on `device`."""
+    return StageBench(load_stage_model(model, device, dtype, weights="dummy"))

@@ -63,12 +63,12 @@ class TokenRule:
         """The frame size assumed where none is known."""
         return (1280, 720)
 
+    def takes(self, kind: str) -> bool:
+        """Whether the family takes this modality at all."""
+        return getattr(type(self), kind) is not getattr(TokenRule, kind)
+
     def not_taken(self, kind: str) -> InputError:
-        takes = [
-            name
-            for name in ("image", "video", "audio")
-            if getattr(type(self), name) is not getattr(TokenRule, name)
-        ]
+        takes = [name for name in ("image", "video", "audio") if self.takes(name)]
         return InputError(
             f"this model takes no {kind}", field="modality", value=kind, allowed=", ".join(takes)
         )
