@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 
 from has.core.deployment import Deployment
-from has.core.figures import figures, kept_after, met
-from has.core.records import COMPLETED, Records
-from has.core.requests import Floats, Requests
-from has.core.slo import Slo
+from has.core.figures import figures
+from has.core.records import Records
+from has.core.requests import Floats, Ints, Requests
 from has.core.stage import Beside, Stage
 from has.errors import InputError
 from has.latency.lookup import Grid, LatencyModel
 from has.search.objective import GRID, REFINED, Point, Score, nearby_rate
-from has.search.problem import Problem, warmup_s
+from has.search.problem import WARM_UP, Problem, warmup_s
 from has.search.space import Candidate, candidate_of
 from has.search.surrogate import FACTORS
 from has.search.worst import worst
-from has.sim.simulator import Prepared, Simulator
+from has.sim.simulator import Bounds, Prepared, Simulator
 
 ROUGH = {"grid": 0.08, "refined": 0.02}
 """Steps of the rate scan where candidates are only compared."""
@@ -44,7 +43,7 @@ class Predictor:
         self.simulations = 0
         self.fault: InputError | None = None
         self._simulator = Simulator(self.latency)
-        self._prepared: dict[int, tuple[Requests, Prepared]] = {}
+        self._prepared: dict[int, tuple[Requests, Prepared, Bounds]] = {}
         self.capacity = problem.capacity_model(latency=self.latency, slack=GENEROUS)
 
     def limit(self, candidate: Candidate) -> float:
@@ -63,7 +62,7 @@ class Predictor:
     def records(self, deployment: Deployment, rate: float, requests: Requests) -> Records:
         """One simulation of `requests` (drawn at the problem's base rate) at `rate`."""
         self.simulations += 1
-        prepared = self._prepare(requests)
+        prepared, _ = self._prepare(requests)
         mean = requests.mean_rate
         if mean is not None and rate != self.problem.base_rate:
             prepared = prepared.at_rate(mean * rate / self.problem.base_rate)
@@ -72,27 +71,55 @@ class Predictor:
     def point(self, deployment: Deployment, rate: float, requests: Requests) -> Point:
         """The same, as the few numbers that a score needs; of several workloads, the worst one's."""
         listed = (requests, *self.problem.beside(requests))
-        slo = self.problem.slo
         try:
-            return worst([quick_point(self.records(deployment, rate, each), slo, rate) for each in listed])
+            return worst([self._point(deployment, rate, each) for each in listed])
         except InputError as error:
             self.fault = self.fault or error
             return Point(rate, 0.0, 0.0, math.inf)
+
+    def _point(self, deployment: Deployment, rate: float, requests: Requests) -> Point:
+        """As `core.figures` defines these few, without the rest."""
+        self.simulations += 1
+        prepared, bounds = self._prepare(requests)
+        tally = self._simulator.tally(
+            deployment,
+            prepared,
+            bounds,
+            rate=rate,
+            stretch=self._stretch(requests, rate),
+            warmup_share=WARM_UP,
+        )
+        if len(tally.ttft_ns) == 0:
+            return Point(rate, 0.0, 0.0, math.inf)
+        return Point(
+            rate=rate,
+            attainment=tally.met / tally.kept,
+            goodput_rps=tally.met / (tally.duration_ns / 1e9) if tally.duration_ns > 0 else 0.0,
+            ttft_p99_ms=_quantile(tally.ttft_ns, 0.99) / 1e6,
+        )
+
+    def _stretch(self, requests: Requests, rate: float) -> float:
+        """What arrival times are multiplied by, so that the stream they come from has `rate`."""
+        mean = requests.mean_rate
+        if mean is None or rate == self.problem.base_rate:
+            return 1.0
+        return mean / (mean * rate / self.problem.base_rate)
 
     def figures(self, deployment: Deployment, rate: float, requests: Requests) -> dict[str, Any]:
         """The same, as all figures. InputError where the latencies extrapolate to nonsense."""
         records = self.records(deployment, rate, requests)
         return figures(records, self.problem.slo, warmup_s(records.requests))
 
-    def _prepare(self, requests: Requests) -> Prepared:
+    def _prepare(self, requests: Requests) -> tuple[Prepared, Bounds]:
         found = self._prepared.get(id(requests))
         if found is None:
             # The list is kept beside, so that its id is not given to another one.
             found = self._prepared[id(requests)] = (
                 requests,
                 self._simulator.prepare(requests, self.problem.seed),
+                Bounds.of(requests, self.problem.slo),
             )
-        return found[1]
+        return found[1:]
 
     def score(self, candidate: Candidate, requests: Requests, **scan: Any) -> Score:
         """The candidate's score on this list of requests; `scan` as `score_deployment` takes it."""
@@ -133,25 +160,13 @@ class Predictor:
         )
 
 
-def quick_point(records: Records, slo: Slo, rate: float) -> Point:
-    """Attainment, goodput and p99 TTFT as `core.figures` defines them, without the rest."""
-    requests = records.requests
-    cut_s = warmup_s(requests)
-    counted = kept_after(records, cut_s)
-    ok = int(np.count_nonzero(met(records, slo) & counted))
-    total = int(np.count_nonzero(counted))
-    done = counted & (records.status == COMPLETED)
-    if not done.any():
-        return Point(rate, 0.0, 0.0, math.inf)
-    begin = int(requests.arrival_ns[0]) + round(cut_s * 1e9)
-    duration_s = (int(records.finish_ns[done].max()) - begin) / 1e9
-    ttft = records.first_token_ns[done] - requests.arrival_ns[done]
-    return Point(
-        rate=rate,
-        attainment=ok / total,
-        goodput_rps=ok / duration_s if duration_s > 0 else 0.0,
-        ttft_p99_ms=float(np.percentile(ttft, 99)) / 1e6,
-    )
+def _quantile(values: Ints, share: float) -> float:
+    """By linear interpolation; two order statistics are all that it takes."""
+    place = share * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    ordered = np.partition(values, (low, high))
+    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
 
 
 def scaled(latency: LatencyModel, log_factors: Floats) -> LatencyModel:

@@ -19,22 +19,25 @@ from has.sim.memory import (
     HEAD,
     KV_ALL,
     KV_HELD,
-    KV_TOKENS,
-    N_STEPPERS,
     NEXT,
     NEXT_AT,
     RUNNING,
+    STEPPERS_LOAD,
+    STEPPERS_WAKE,
 )
 from has.sim.stepping import (
     admits,
     cut_run,
     finish_steps,
     kv_need,
+    note_load,
     plan_run,
     run_ns,
+    set_alarm,
     start_sequence,
     stepper_at,
 )
+from has.sim.tournament import first_within, least, put
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -53,7 +56,9 @@ def advance_decode(m: Ints, f: Floats, until: int) -> None:
 
 @compiled
 def _advance_workers(m: Ints, f: Floats, until: int) -> None:
-    for worker in range(m[N_STEPPERS]):
+    wake = m[STEPPERS_WAKE]
+    while least(m, wake) <= until:
+        worker = first_within(m, wake, until)
         stepper = stepper_at(m, worker)
         while m[stepper + NEXT_AT] < until:
             now = m[stepper + NEXT_AT]
@@ -61,33 +66,25 @@ def _advance_workers(m: Ints, f: Floats, until: int) -> None:
             _start(m, f, stepper, now)
         if m[stepper + NEXT_AT] == until:
             finish_steps(m, stepper, until, until)
+        set_alarm(m, worker, until)
+        note_load(m, worker)
 
 
 @compiled
 def _place(m: Ints, f: Floats, request: int, now: int) -> None:
-    worker = _emptiest(m)
+    """To the worker with most free KV tokens (fewest sequences where KV is unlimited), waiting ones counted."""
+    worker = first_within(m, m[STEPPERS_LOAD], least(m, m[STEPPERS_LOAD]))
     stepper = stepper_at(m, worker)
     m[request + DECODE_WORKER] = worker
     m[stepper + KV_ALL] += kv_need(m, request)
     join(m, stepper, request)
+    note_load(m, worker)
     if m[stepper + RUNNING] == 0:
         m[stepper + NEXT_AT] = now
+        set_alarm(m, worker, now)
     elif m[stepper + COUNT] == 1 and m[stepper + NEXT_AT] > now and admits(m, stepper, request):
         cut_run(m, f, stepper, now)
-
-
-@compiled
-def _emptiest(m: Ints) -> int:
-    """The worker with most free KV tokens (fewest sequences where KV is unlimited), waiting ones counted."""
-    best, least = 0, -1
-    for worker in range(m[N_STEPPERS]):
-        stepper = stepper_at(m, worker)
-        load = m[stepper + KV_ALL]
-        if m[KV_TOKENS] < 0:
-            load = m[stepper + ADMITTED] + m[stepper + COUNT]
-        if least < 0 or load < least:
-            best, least = worker, load
-    return best
+        put(m, m[STEPPERS_WAKE], worker, m[stepper + NEXT_AT])
 
 
 @compiled

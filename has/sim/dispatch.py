@@ -7,25 +7,20 @@ from numpy.typing import NDArray
 
 from has.sim.compiled import compiled
 from has.sim.memory import (
-    ADMITTED,
-    BUSY,
-    COUNT,
     DISPATCH,
     DRAWN,
-    ENCODER,
-    ENCODERS,
+    ENCODERS_LOAD,
     N_ENCODERS,
     N_STEPPERS,
     N_WORDS,
     RANDOM,
     ROUND_ROBIN,
-    SIZE,
-    STEPPER,
-    STEPPERS,
+    STEPPERS_LOAD,
     TURN,
     TURN_PD,
     WORDS,
 )
+from has.sim.tournament import first_within, least
 
 Ints = NDArray[np.int64]
 _WORD = 2**32
@@ -37,11 +32,11 @@ def draw(m: Ints, n: int) -> int:
     if n == 1:
         return 0
     while True:
-        product = m[m[WORDS] + m[DRAWN] % m[N_WORDS]] * n
-        m[DRAWN] += 1
-        low = product % _WORD
+        product = m[m[WORDS] + m[DRAWN]] * n
+        m[DRAWN] = m[DRAWN] + 1 if m[DRAWN] + 1 < m[N_WORDS] else 0
+        low = product & (_WORD - 1)
         if low >= n or low >= (_WORD - n) % n:
-            return int(product // _WORD)
+            return int(product >> 32)
 
 
 @compiled
@@ -51,13 +46,7 @@ def choose_encoder(m: Ints) -> int:
         return draw(m, n)
     if m[DISPATCH] == ROUND_ROBIN:
         return _in_turn(m, TURN, n)
-    best, least = 0, -1
-    for worker in range(n):
-        encoder = m[ENCODERS] + worker * ENCODER
-        load = m[encoder + COUNT] + m[encoder + BUSY] * m[encoder + SIZE]
-        if least < 0 or load < least:
-            best, least = worker, load
-    return best
+    return first_within(m, m[ENCODERS_LOAD], least(m, m[ENCODERS_LOAD]))
 
 
 @compiled
@@ -67,17 +56,11 @@ def choose_stepper(m: Ints) -> int:
         return draw(m, n)
     if m[DISPATCH] == ROUND_ROBIN:
         return _in_turn(m, TURN_PD, n)
-    best, least = 0, -1
-    for worker in range(n):
-        stepper = m[STEPPERS] + worker * STEPPER
-        load = m[stepper + COUNT] + m[stepper + ADMITTED]
-        if least < 0 or load < least:
-            best, least = worker, load
-    return best
+    return first_within(m, m[STEPPERS_LOAD], least(m, m[STEPPERS_LOAD]))
 
 
 @compiled
 def _in_turn(m: Ints, turn: int, n: int) -> int:
-    worker = m[turn] % n
-    m[turn] += 1
+    worker = m[turn]
+    m[turn] = worker + 1 if worker + 1 < n else 0
     return int(worker)

@@ -15,7 +15,7 @@ from has.policy.microbatch import due_ns, reason_at
 from has.policy.offload import step as route_step
 from has.policy.rate import WINDOW
 from has.policy.rate import step as rate_step
-from has.sim.compiled import compiled
+from has.sim.compiled import behind, compiled
 from has.sim.lines import join, leave, left_at, push, rank, record
 from has.sim.memory import (
     ALONE,
@@ -35,6 +35,7 @@ from has.sim.memory import (
     ENCODE_WORKER,
     ENCODER,
     ENCODERS,
+    ENCODERS_LOAD,
     END,
     FINISH,
     FIRST,
@@ -46,10 +47,12 @@ from has.sim.memory import (
     GAP,
     GROUP,
     GROUPS,
+    GROUPS_WAKE,
     HEAD,
     KV_NS,
     LAST_ADD,
     LEFT,
+    LEVEL,
     LOCAL,
     LOG_ENCODE,
     LOG_LOCAL,
@@ -57,8 +60,8 @@ from has.sim.memory import (
     MAX_WAIT,
     MEAN,
     MEDIA_TOKENS,
-    N_GROUPS,
     NEXT,
+    OF,
     ONLINE,
     OUTPUT,
     PACE,
@@ -85,6 +88,7 @@ from has.sim.memory import (
     WAKE,
 )
 from has.sim.tables import encode_beside_ns, encode_ns, prefill_beside_ns, prefill_ns
+from has.sim.tournament import first_within, least, put
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -101,6 +105,11 @@ def _encoder(m: Ints, worker: int) -> int:
 @compiled
 def _group(m: Ints, g: int) -> int:
     return int(m[GROUPS] + g * GROUP)
+
+
+@compiled
+def group_of(m: Ints, worker: int) -> int:
+    return int(m[_encoder(m, worker) + OF])
 
 
 @compiled
@@ -129,13 +138,31 @@ def add_media(m: Ints, f: Floats, worker: int, request: int, now: int) -> None:
     m[request + ENCODE_WORKER] = worker
     if m[ONLINE] == 1:
         at = m[encoder + RATE_AT]
-        rate = rate_step(m[at : at + RATE_STATE], now)
+        rate = rate_step(behind(m, at), now)
         gap = 0.0
         if f[COEFFICIENT] > 0.0:
             gap = f[COEFFICIENT] / rate * 1e9 if rate > 0.0 else np.inf
         m[encoder + GAP] = int(np.rint(gap)) if gap < FOREVER else -1
-    group = _group(m, worker // m[SPAN])
-    m[group + WAKE] = min(m[group + WAKE], now)
+    _note_load(m, worker)
+    g = m[encoder + OF]
+    if m[_group(m, g) + WAKE] > now:
+        _set_alarm(m, g, max(now, _next(m, g)), now)
+
+
+@compiled
+def _note_load(m: Ints, worker: int) -> None:
+    """Requests that wait or are encoded at `worker`, where dispatch asks."""
+    if m[ENCODERS_LOAD] > 0:
+        encoder = _encoder(m, worker)
+        put(m, m[ENCODERS_LOAD], worker, m[encoder + COUNT] + m[encoder + BUSY] * m[encoder + SIZE])
+
+
+@compiled
+def _set_alarm(m: Ints, g: int, when: int, now: int) -> None:
+    """Something happens to group `g`, which has come to `now`, at `when`; if that is now, a start,
+    which waits for the arrivals of this instant."""
+    m[_group(m, g) + WAKE] = when
+    put(m, m[GROUPS_WAKE], g, when + 1 if when == now else when)
 
 
 @compiled
@@ -147,35 +174,38 @@ def add_text(m: Ints, worker: int, request: int, now: int) -> None:
     if m[request + ROUTE] == REMOTE:
         push(m, m[PREFILL_LINE], now, FOREVER, request, request)
     else:
-        group = _group(m, worker // m[SPAN])
-        join(m, group, request)
-        m[group + WAKE] = min(m[group + WAKE], now)
+        g = group_of(m, worker)
+        join(m, _group(m, g), request)
+        if m[_group(m, g) + BUSY] == 0:
+            _set_alarm(m, g, now, now)
 
 
 @compiled
 def advance_group(m: Ints, f: Floats, g: int, until: int) -> None:
     """Everything of group `g` before `until`, and what completes at `until`; no starts at `until`."""
     group = _group(m, g)
+    if m[group + WAKE] > until:
+        return
     while m[group + WAKE] < until:
         _instant(m, f, g, m[group + WAKE], until)
     if m[group + WAKE] == until:
         _instant(m, f, g, until, until)
+    _set_alarm(m, g, m[group + WAKE], until)
 
 
 @compiled
 def advance_groups(m: Ints, f: Floats, until: int) -> None:
-    for g in range(m[N_GROUPS]):
-        if m[_group(m, g) + WAKE] <= until:
-            advance_group(m, f, g, until)
+    while least(m, m[GROUPS_WAKE]) <= until:
+        advance_group(m, f, first_within(m, m[GROUPS_WAKE], until), until)
 
 
 @compiled
 def _instant(m: Ints, f: Floats, g: int, now: int, until: int) -> None:
     group = _group(m, g)
-    first, behind = g * m[SPAN], (g + 1) * m[SPAN]
+    first, beyond = g * m[SPAN], (g + 1) * m[SPAN]
     again = True
     while again:
-        for worker in range(first, behind):
+        for worker in range(first, beyond):
             encoder = _encoder(m, worker)
             if m[encoder + BUSY] == 1 and m[encoder + END] == now:
                 _complete_encode(m, worker, now)
@@ -184,7 +214,7 @@ def _instant(m: Ints, f: Floats, g: int, now: int, until: int) -> None:
         if now == until:
             m[group + WAKE] = now
             return
-        for worker in range(first, behind):
+        for worker in range(first, beyond):
             encoder = _encoder(m, worker)
             while m[encoder + BUSY] == 0 and m[encoder + COUNT] > 0 and _due(m, encoder) <= now:
                 _launch(m, f, worker, now)
@@ -284,7 +314,7 @@ def _launch(m: Ints, f: Floats, worker: int, now: int) -> None:
     beside = False
     if m[ENCODE_BESIDE] == 1:
         f[encoder + BESIDE] = encode_beside_ns(m, f, size, mean)
-        g = worker // m[SPAN]
+        g = m[encoder + OF]
         beside = _prefill_runs(m, f, g, _level(m, f, g))
     _begin(m, f, encoder, size, f[encoder + BESIDE] if beside else f[encoder + ALONE], now)
 
@@ -296,7 +326,7 @@ def _complete_encode(m: Ints, worker: int, now: int) -> None:
     start = m[request + ENCODE_START]
     record(m, LOG_ENCODE, start, now, size, m[encoder + FULL])
     for _ in range(size):
-        behind = m[request + NEXT]
+        following = m[request + NEXT]
         m[request + ENCODE_END] = now
         if m[request + ROUTE] == REMOTE:
             ready = now + m[request + EMBEDDING_NS]
@@ -304,9 +334,10 @@ def _complete_encode(m: Ints, worker: int, now: int) -> None:
             push(m, m[PREFILL_LINE], ready, left_at(start, now, ready), rank(m, 0, worker), request)
         else:
             m[request + PREFILL_READY] = now
-            join(m, _group(m, worker // m[SPAN]), request)
-        request = behind
+            join(m, _group(m, m[encoder + OF]), request)
+        request = following
     m[encoder + BUSY] = 0
+    _note_load(m, worker)
 
 
 @compiled
@@ -324,6 +355,7 @@ def _start_prefill(m: Ints, f: Floats, g: int, level: int, now: int) -> None:
         tokens += more
         size += 1
     f[group + MEAN] = tokens / size
+    m[group + LEVEL] = level
     _begin(m, f, group, size, _prefill_pace(m, f, level, size, f[group + MEAN]), now)
 
 
@@ -349,7 +381,8 @@ def _reprice(m: Ints, f: Floats, g: int, level: int, now: int) -> bool:
             if m[encoder + BUSY] == 1:
                 pace = f[encoder + BESIDE] if beside else f[encoder + ALONE]
                 done = _set_pace(m, f, encoder, pace, now) or done
-    if m[group + BUSY] == 1:
+    if m[group + BUSY] == 1 and m[group + LEVEL] != level:
+        m[group + LEVEL] = level
         pace = _prefill_pace(m, f, level, m[group + SIZE], f[group + MEAN])
         done = _set_pace(m, f, group, pace, now) or done
     return bool(done)
@@ -376,9 +409,9 @@ def _complete_prefill(m: Ints, g: int, now: int) -> None:
     request, size = m[group + FIRST], m[group + SIZE]
     record(m, LOG_LOCAL, m[request + PREFILL_START], now, size, 0)
     for _ in range(size):
-        behind = m[request + NEXT]
+        following = m[request + NEXT]
         prefilled(m, request, now, rank(m, 0, g))
-        request = behind
+        request = following
     m[group + BUSY] = 0
 
 

@@ -44,6 +44,7 @@ from has.sim.memory import (
     PREFILL_WORKER,
     PREFILLED,
     RUNNING,
+    STEPPERS_WAKE,
     TOKEN_BUDGET,
     TOPOLOGY,
     TOTAL,
@@ -54,12 +55,15 @@ from has.sim.stepping import (
     end_sequence,
     finish_steps,
     kv_need,
+    note_load,
     plan_run,
+    set_alarm,
     start_sequence,
     step_ns,
     stepper_at,
 )
 from has.sim.tables import encode_ns, whole_prefill_ns
+from has.sim.tournament import first_within, least
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -69,12 +73,21 @@ Floats = NDArray[np.float64]
 def advance_iterations(m: Ints, f: Floats, worker: int, until: int) -> None:
     """`worker` up to `until`: what completes then is completed, no iteration starts then."""
     stepper = stepper_at(m, worker)
+    if m[stepper + NEXT_AT] > until:
+        return
     while m[stepper + NEXT_AT] < until:
         now = m[stepper + NEXT_AT]
         _finish(m, worker, now)
         _start(m, f, stepper, now)
     if m[stepper + NEXT_AT] == until:
         _finish(m, worker, until)
+    set_alarm(m, worker, until)
+
+
+@compiled
+def advance_all_iterations(m: Ints, f: Floats, until: int) -> None:
+    while least(m, m[STEPPERS_WAKE]) <= until:
+        advance_iterations(m, f, first_within(m, m[STEPPERS_WAKE], until), until)
 
 
 @compiled
@@ -95,6 +108,8 @@ def enqueue(m: Ints, f: Floats, worker: int, request: int, now: int) -> None:
         and admits(m, stepper, request)
     ):
         cut_run(m, f, stepper, now)
+    set_alarm(m, worker, now)
+    note_load(m, worker)
 
 
 @compiled
@@ -115,6 +130,7 @@ def _finish(m: Ints, worker: int, now: int) -> None:
             start_sequence(m, stepper, request)
         request = behind
     m[stepper + N_PREFILLED] = 0
+    note_load(m, worker)
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 The kernel works on two blocks: `m`, int64, and `f`, float64. Whatever has several values (a request, a
 worker, a line) is a row at an address, and its fields are offsets from that: `m[encoder + END]`. Two
-arrays make short calls and one compiled form of every function, and a row is read as a whole, so it
+pointers make short calls and one compiled form of every function, and a row is read as a whole, so it
 stays in cache. The first addresses are the header: rules, where the rows begin, tallies.
 
 Times are ns. NEVER (-1) stands where something has not happened or does not apply, and for a rule that
@@ -49,9 +49,14 @@ REQUESTS, N_REQUESTS = next(_at), next(_at)
 ENCODERS, N_ENCODERS = next(_at), next(_at)
 GROUPS, N_GROUPS = next(_at), next(_at)
 STEPPERS, N_STEPPERS = next(_at), next(_at)
-POOL, N_POOL = next(_at), next(_at)  # when each remote prefill worker is free
-SERVERS, N_SERVERS = next(_at), next(_at)  # when each preprocess server is free
 WORDS, N_WORDS = next(_at), next(_at)  # 32-bit words of the dispatch generator
+# Trees over workers (see `tournament`).
+POOL = next(_at)  # when each remote prefill worker is free
+SERVERS = next(_at)  # when each preprocess server is free
+GROUPS_WAKE = next(_at)  # when something next happens to each group
+STEPPERS_WAKE = next(_at)
+ENCODERS_LOAD = next(_at)  # requests at each encoder; 0 where dispatch does not ask
+STEPPERS_LOAD = next(_at)  # what assignment to a worker goes by; 0 likewise
 # Heaps of requests on their way to a stage.
 PENDING = next(_at)  # to encode, from preprocess
 PREFILL_LINE = next(_at)
@@ -71,7 +76,8 @@ PREFILL = next(_at)
 PREFILL_B = PREFILL + TABLE
 WHOLE = PREFILL_B + TABLE
 _at = _count(WHOLE + TABLE)
-DECODE_AXIS, DECODE_POINTS, DECODE_ROWS = next(_at), next(_at), next(_at)
+DECODE_AXIS, DECODE_POINTS, DECODE_ROWS, DECODE_SLOPES = next(_at), next(_at), next(_at), next(_at)
+DECODE_RISKY = next(_at)  # a step's latency could be extrapolated below zero
 SHARES = next(_at)  # percent of the SMs that local prefill has, by size of the encode batch beside it
 # Tallies.
 DRAWN = next(_at)
@@ -130,9 +136,10 @@ HEAD, TAIL, COUNT, LINE = range(4)
 # FIRST: first request of the running batch. In f: what of the batch is left at SINCE, and the pace
 # (ns for the whole batch) that has ruled from then on.
 LEFT, PACE = range(2)
-(FULL, LAST_ADD, GAP, DEFICIT, RATE_AT, ENCODER) = range(SERVER, SERVER + 6)
+(FULL, LAST_ADD, GAP, DEFICIT, RATE_AT, OF, ENCODER) = range(SERVER, SERVER + 7)  # OF: its group
 ALONE, BESIDE = 2, 3  # in f: an encode batch's pace without and with a prefill
-(WAKE, GROUP) = range(SERVER, SERVER + 2)  # WAKE: when something next happens to the group
+(WAKE, LEVEL, GROUP) = range(SERVER, SERVER + 3)
+# WAKE: when something next happens to the group. LEVEL: the share its running prefill is priced at.
 MEAN = 2  # in f: mean tokens of a prefill batch
 
 # What steps: a decode worker, or one that prefills in chunks too.

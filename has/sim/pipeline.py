@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from has.sim.compiled import compiled, entry
+from has.sim.compiled import address_of, compiled, entry
 from has.sim.decode import advance_decode
 from has.sim.dispatch import choose_encoder, choose_stepper
-from has.sim.encode import add_media, add_text, advance_group, advance_groups
-from has.sim.iterations import advance_iterations, enqueue
+from has.sim.encode import add_media, add_text, advance_group, advance_groups, group_of
+from has.sim.iterations import advance_all_iterations, advance_iterations, enqueue
 from has.sim.lines import first, pop, push, waits, when
 from has.sim.memory import (
     ARRIVAL,
@@ -32,8 +32,6 @@ from has.sim.memory import (
     MAX_QUEUE,
     MONOLITHIC,
     N_REQUESTS,
-    N_SERVERS,
-    N_STEPPERS,
     PENDING,
     PREFILL_LINE,
     PREPROCESS_NS,
@@ -43,7 +41,6 @@ from has.sim.memory import (
     REQUESTS,
     SERVERS,
     SHORTEST_QUEUE,
-    SPAN,
     STATUS,
     STRIDE,
     TOPOLOGY,
@@ -51,6 +48,7 @@ from has.sim.memory import (
 )
 from has.sim.prefill import advance_pool
 from has.sim.stepping import kv_need
+from has.sim.tournament import first_within, least, put
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -59,12 +57,20 @@ Floats = NDArray[np.float64]
 @entry
 def run(m: Ints, f: Floats) -> None:
     """Everything that happens to the requests in `m`."""
+    _run(address_of(m), address_of(f))
+
+
+@compiled
+def _run(m: Ints, f: Floats) -> None:
+    left = 0
     for i in range(m[N_REQUESTS] + 1):
         request = m[REQUESTS] + i * REQUEST
         now = m[request + ARRIVAL] if i < m[N_REQUESTS] else FOREVER
         _preprocessed(m, f, now)
-        if m[LOCKSTEP] == 1 or i % m[STRIDE] == 0 or now == FOREVER:
+        if m[LOCKSTEP] == 1 or left == 0 or now == FOREVER:
             _advance(m, f, now)
+            left = m[STRIDE]
+        left -= 1
         if now < FOREVER and _admitted(m, request, now):
             _arrive(m, f, request, now)
 
@@ -99,12 +105,9 @@ def _arrive(m: Ints, f: Floats, request: int, now: int) -> None:
     elif m[HAS_PREPROCESS] == 0:
         _encode(m, f, request, now)
     else:
-        server = m[SERVERS]
-        for other in range(m[SERVERS] + 1, m[SERVERS] + m[N_SERVERS]):
-            if m[other] < m[server]:
-                server = other
-        ready = max(now, m[server]) + m[request + PREPROCESS_NS]
-        m[server] = ready
+        free = least(m, m[SERVERS])
+        ready = max(now, free) + m[request + PREPROCESS_NS]
+        put(m, m[SERVERS], first_within(m, m[SERVERS], free), ready)
         m[request + PREPROCESSED] = ready
         m[request + READY] = ready
         push(m, m[PENDING], ready, int(m[request + PREPROCESS_NS] == 0), request, request)
@@ -142,7 +145,7 @@ def _choose_encoder(m: Ints, f: Floats, now: int) -> int:
     if m[DISPATCH] == SHORTEST_QUEUE:
         advance_groups(m, f, now)
     worker = choose_encoder(m)
-    advance_group(m, f, worker // m[SPAN], now)
+    advance_group(m, f, group_of(m, worker), now)
     return worker
 
 
@@ -150,8 +153,7 @@ def _choose_encoder(m: Ints, f: Floats, now: int) -> int:
 def _to_stepper(m: Ints, f: Floats, request: int, now: int) -> None:
     """Assign `request` to a worker that prefills and decodes."""
     if m[DISPATCH] == SHORTEST_QUEUE:
-        for worker in range(m[N_STEPPERS]):
-            advance_iterations(m, f, worker, now)
+        advance_all_iterations(m, f, now)
     worker = choose_stepper(m)
     advance_iterations(m, f, worker, now)
     enqueue(m, f, worker, request, now)
@@ -177,5 +179,4 @@ def _advance(m: Ints, f: Floats, until: int) -> None:
         return
     if m[TOPOLOGY] == E_PD:
         _to_steppers(m, f, until)
-    for worker in range(m[N_STEPPERS]):
-        advance_iterations(m, f, worker, until)
+    advance_all_iterations(m, f, until)

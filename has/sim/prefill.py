@@ -10,7 +10,6 @@ from has.sim.encode import prefilled
 from has.sim.lines import first, pop, rank, record, waits, when
 from has.sim.memory import (
     LOG_PREFILL,
-    N_POOL,
     NEXT,
     POOL,
     PREFILL_LINE,
@@ -21,6 +20,7 @@ from has.sim.memory import (
     TOTAL,
 )
 from has.sim.tables import whole_prefill_ns
+from has.sim.tournament import first_within, least, put
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -31,16 +31,11 @@ def advance_pool(m: Ints, f: Floats, until: int) -> None:
     """Every start before `until`. Ends are known at the start: nothing here is repriced."""
     line, free = m[PREFILL_LINE], m[POOL]
     while waits(m, line):
-        now = m[free]
-        for worker in range(1, m[N_POOL]):
-            now = min(now, m[free + worker])
-        now = max(now, when(m, line))
+        now = max(least(m, free), when(m, line))
         if now >= until:
             return
-        worker = 0
-        while m[free + worker] > now:
-            worker += 1
-        m[free + worker] = _serve(m, f, worker, now)
+        worker = first_within(m, free, now)
+        put(m, free, worker, _serve(m, f, worker, now))
 
 
 @compiled

@@ -8,32 +8,30 @@ Simulator(profile)         once per profile: grids, their slices at each share (
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.deployment import POOLS, Deployment
+from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.records import COLUMNS, Records, StageLoad
 from has.core.requests import Requests
-from has.core.stage import Beside, Stage
+from has.core.slo import Slo
+from has.core.stage import Stage
 from has.errors import InputError
-from has.latency.lookup import Grid, LatencyModel
-from has.latency.memory import kv_capacity
-from has.policy.microbatch import gap_coefficient, gap_ns
-from has.policy.partition import SmPartitioner, encode_shares, prefill_shares
+from has.latency.lookup import LatencyModel
+from has.policy.partition import SmPartitioner
 from has.sim import memory as at
 from has.sim.draw import LAST_ARRIVAL_S, at_rate, generators
 from has.sim.pipeline import run as run_kernel
-from has.sim.tables import delays_of, planes_of, rows_of
-from has.sim.world import Tables, Workers, World, new_world
+from has.sim.planner import Planner
+from has.sim.tables import delays_of
+from has.sim.tally import count
+from has.sim.world import Layout, Workers, World
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-TOPOLOGIES = {"disaggregated": at.DISAGGREGATED, "e_pd": at.E_PD, "monolithic": at.MONOLITHIC}
-DISPATCH = {"random": at.RANDOM, "round_robin": at.ROUND_ROBIN, "shortest_queue": at.SHORTEST_QUEUE}
 _STAGES = (Stage.ENCODE, Stage.PREFILL, Stage.DECODE)
 
 
@@ -44,6 +42,7 @@ class Prepared:
     requests: Requests
     rows: Ints
     words: Ints
+    media_share: float
 
     def at_rate(self, rate: float) -> Prepared:
         """The same requests, their arrivals stretched about the first so that the mean rate is `rate`."""
@@ -51,6 +50,34 @@ class Prepared:
         rows = self.rows.copy()
         rows[:, at.ARRIVAL] = requests.arrival_ns
         return replace(self, requests=requests, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What each request must keep: int64[N] ns of TTFT, and of first to last token."""
+
+    ttft_ns: Ints
+    pace_ns: Ints
+
+    @classmethod
+    def of(cls, requests: Requests, slo: Slo) -> Bounds:
+        """As `core.figures.met` reads them: a request's own bounds go before `slo`, one token needs only TTFT."""
+        ttft_s = np.where(np.isnan(requests.ttft_slo_s), slo.ttft_s, requests.ttft_slo_s)
+        tpot_s = np.where(np.isnan(requests.tpot_slo_s), slo.tpot_s, requests.tpot_slo_s)
+        gaps = requests.output_tokens - 1
+        pace = np.where(gaps == 0, float(at.FOREVER), np.rint(tpot_s * 1e9 * gaps))
+        return cls(_whole_ns(np.rint(ttft_s * 1e9)), _whole_ns(pace))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a search asks of a run: requests counted, how many met their bounds, from the end of the
+    warm-up to the last completion, and int64[completed] TTFTs."""
+
+    kept: int
+    met: int
+    duration_ns: int
+    ttft_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +104,8 @@ class Simulator:
     def __init__(self, profile: Profile | LatencyModel) -> None:
         self.latency = profile if isinstance(profile, LatencyModel) else LatencyModel.from_profile(profile)
         self.reach: Reach | None = None
-        self._tables: dict[tuple[object, ...], Tables] = {}
+        self._planner = Planner(self.latency)
+        self._arena = np.empty(0, np.int64)
 
     def prepare(self, requests: Requests, seed: int = 0) -> Prepared:
         """`seed`: of dispatch (the third generator spawned from it)."""
@@ -109,7 +137,7 @@ class Simulator:
         dispatch = generators(seed)[2]
         # Two draws a request at most (e_pd), and a rejection is a matter of one in 10^8.
         words = dispatch.integers(2**32, size=2 * len(requests) + 64)
-        return Prepared(requests, rows, words)
+        return Prepared(requests, rows, words, requests.media_share)
 
     def run(
         self,
@@ -127,30 +155,62 @@ class Simulator:
         """
         rate = deployment.rate if rate is None else rate
         share = prepared.requests.media_share if media_share is None else media_share
-        rules = self._rules(deployment, online)
-        workers = _workers(deployment, rules)
-        media_rate = rate * share / workers.encode if rate and share > 0 and workers.encode else None
-        coefficient = gap_coefficient(rules[at.BATCH_BOUND], deployment.fill_probability)
-        tables = self._tables_of(deployment, rules)
-        log_factor = 4
+        layout = self._planner.layout(deployment, len(prepared.rows), len(prepared.words), online)
+        world = self._run(layout, prepared, rate, share, None)
+        return _records(prepared.requests, world, layout.workers)
+
+    def tally(
+        self,
+        deployment: Deployment,
+        prepared: Prepared,
+        bounds: Bounds,
+        *,
+        rate: float,
+        stretch: float = 1.0,
+        warmup_share: float = 0.0,
+    ) -> Tally:
+        """Like `run`, but only what a search asks: how many meet their bounds, and the TTFTs.
+
+        Arrivals are stretched by `stretch` about the first; requests of the first `warmup_share` of
+        their span are left out. An order of magnitude less work beside the kernel than records are.
+        """
+        requests = prepared.requests
+        layout = self._planner.layout(deployment, len(prepared.rows), len(prepared.words), False)
+        arrival = requests.arrival_ns
+        if stretch != 1.0:
+            arrival = arrival[0] + np.rint((arrival - arrival[0]) * stretch).astype(np.int64)
+        world = self._run(layout, prepared, rate, prepared.media_share, arrival)
+        self._arena = world.block
+        span_s = float(arrival[-1] - arrival[0]) / 1e9
+        begin = int(arrival[0]) + round(warmup_share * span_s * 1e9)
+        ttft = np.empty(len(arrival), np.int64)
+        counts = np.zeros(4, np.int64)
+        count(world.m, bounds.ttft_ns, bounds.pace_ns, begin, ttft, counts)
+        kept, met, done, last = counts.tolist()
+        return Tally(kept=kept, met=met, duration_ns=last - begin, ttft_ns=ttft[:done])
+
+    def _run(
+        self, layout: Layout, prepared: Prepared, rate: float | None, share: float, arrival: Ints | None
+    ) -> World:
+        """Run to the end; where `arrival` says when requests come, in memory that the next run takes again."""
+        encoders = layout.workers.encode
+        media_rate = rate * share / encoders if rate and share > 0 and encoders else None
+        room, block = 4, None
+        if arrival is not None:
+            block, self._arena = (
+                self._arena,
+                np.empty(0, np.int64),
+            )  # whoever comes meanwhile takes new memory
         while True:
-            world = new_world(
-                prepared.rows,
-                prepared.words,
-                rules,
-                tables,
-                workers,
-                coefficient=coefficient,
-                gap_ns=gap_ns(coefficient, media_rate),
-                initial_rate=media_rate,
-                log_factor=log_factor,
-            )
+            world = layout.fresh(prepared.rows, prepared.words, media_rate, room, block)
+            if arrival is not None:
+                world.requests[:, at.ARRIVAL] = arrival
             run_kernel(world.m, world.f)
             if not world.m[at.OVERFLOW]:
                 break
-            log_factor *= 4
+            room *= 4
         self._note_reach(world)
-        return _records(prepared.requests, world, workers)
+        return world
 
     def check(self, requests: Requests) -> list[str]:
         """Warnings of look-ups beyond the profile, in the last run and for the sizes of its requests.
@@ -186,133 +246,7 @@ class Simulator:
 
     def sm_table(self, deployment: Deployment) -> SmPartitioner:
         """The deployment's table, or the one the profile gives."""
-        if deployment.sm_table is not None:
-            return SmPartitioner(deployment.sm_table)
-        latency = self.latency.on("encode")
-        points = [
-            SimpleNamespace(
-                stage=Stage.ENCODE,
-                beside=beside,
-                sm_percent=sm,
-                batch=int(b),
-                tokens=int(t),
-                latency_s=float(v),
-            )
-            for beside in (Beside.NONE, Beside.PREFILL)
-            if latency.covers(Stage.ENCODE, beside)
-            for grid in (latency.grid(Stage.ENCODE, beside),)
-            for i, sm in enumerate(grid.sm)
-            for j, b in enumerate(grid.batch)
-            for v, t in zip(grid.values[i, j], grid.tokens, strict=True)
-        ]
-        return SmPartitioner.from_profile(
-            SimpleNamespace(rows=points), deployment.encode_slowdown_budget, deployment.encode_batch or 1
-        )
-
-    def _rules(self, deployment: Deployment, online: bool) -> dict[int, int]:
-        """The header's rules."""
-        topology = TOPOLOGIES[deployment.topology]
-        dispatch = DISPATCH[deployment.dispatch]
-        pool = POOLS[deployment.topology][-1]
-        remote = deployment.offload_fraction
-        numerator, denominator = remote.numerator, remote.denominator
-        if topology != at.DISAGGREGATED:
-            numerator, denominator = 1, 1
-        local = numerator < denominator
-        kv_tokens = kv_capacity(deployment, self.latency.on(pool).metadata, pool)
-        encoding = self._models(topology)[0]
-        max_wait_s = deployment.max_wait_s
-        encoders = deployment.workers("encode") if topology != at.MONOLITHIC else 0
-        steppers = deployment.workers(pool)
-        # One generator serves both pools of an e_pd deployment, in order of assignment.
-        shared_draws = topology == at.E_PD and dispatch == at.RANDOM and encoders > 1 and steppers > 1
-        estimate = deployment.rate_estimate or ("online" if online else "known")
-        first_by_decode = topology == at.DISAGGREGATED and deployment.first_token == "decode"
-        return {
-            at.TOPOLOGY: topology,
-            at.DISPATCH: dispatch,
-            at.FIRST_BY_DECODE: int(first_by_decode),
-            at.MAX_QUEUE: at.NEVER if deployment.max_queue is None else deployment.max_queue,
-            at.HAS_PREPROCESS: int(self.latency.covers(Stage.PREPROCESS)),
-            at.BATCH_BOUND: deployment.encode_batch or 1,
-            at.ONLINE: int(estimate == "online" and topology != at.MONOLITHIC),
-            at.MAX_WAIT: at.NEVER if max_wait_s is None else min(round(max_wait_s * 1e9), at.FOREVER),
-            at.SHARE_NUMERATOR: numerator,
-            at.SHARE_DENOMINATOR: denominator,
-            at.TOKEN_UNIT: int(deployment.offload_unit == "token"),
-            at.SPAN: deployment.local_prefill_span if local else 1,
-            at.ENCODE_BESIDE: int(local and encoding.covers(Stage.ENCODE, Beside.PREFILL)),
-            at.PREFILL_BESIDE: int(local and encoding.covers(Stage.PREFILL, Beside.ENCODE)),
-            at.TOKEN_BUDGET: deployment.prefill_token_budget,
-            at.PREFILL_REQUESTS: deployment.max_prefill_requests or at.NEVER,
-            at.MAX_SEQS: deployment.max_num_seqs,
-            at.KV_TOKENS: at.NEVER if kv_tokens is None else kv_tokens,
-            at.LOCKSTEP: int(deployment.max_queue is not None or shared_draws),
-            at.STRIDE: max(8, (encoders + steppers) // 8),
-        }
-
-    def _tables_of(self, deployment: Deployment, rules: dict[int, int]) -> Tables:
-        bound = rules[at.BATCH_BOUND]
-        encode, left = np.full(bound + 1, 100.0), np.full(bound + 1, 100.0)
-        local = rules[at.SHARE_NUMERATOR] < rules[at.SHARE_DENOMINATOR]
-        if local:
-            table = self.sm_table(deployment).sm_table
-            encode, left = encode_shares(table, bound), prefill_shares(table, bound)
-        beside = rules[at.ENCODE_BESIDE], rules[at.PREFILL_BESIDE]
-        whose = 0 if not self.latency.pools else 1 + rules[at.TOPOLOGY]
-        key = (encode.tobytes(), left.tobytes(), beside, rules[at.MAX_SEQS], local, whose)
-        if key not in self._tables:
-            self._tables[key] = self._new_tables(encode, left, rules)
-        return self._tables[key]
-
-    def _new_tables(self, encode: Floats, left: Floats, rules: dict[int, int]) -> Tables:
-        blocks: list[Floats] = []
-        places: list[tuple[int, int]] = []
-        sizes: list[tuple[int, int]] = []
-        filled = 0
-
-        def put(field: int, values: Floats) -> None:
-            nonlocal filled
-            places.append((field, filled))
-            blocks.append(values.ravel())
-            filled += values.size
-
-        def put_rows(grid: Grid, shares: Floats, axis: int, points: int, rows: int) -> None:
-            put(axis, grid.tokens)
-            sizes.append((points, len(grid.tokens)))
-            put(rows, rows_of(grid, shares))
-
-        def put_planes(table: int, grid: Grid, shares: Floats) -> None:
-            put(table + at.T_AXIS, grid.tokens)
-            put(table + at.T_BATCHES, grid.batch)
-            sizes.append((table + at.T_POINTS, len(grid.tokens)))
-            sizes.append((table + at.T_N_BATCHES, len(grid.batch)))
-            put(table + at.T_ROWS, planes_of(grid, shares))
-
-        encoding, prefilling, decoding = self._models(rules[at.TOPOLOGY])
-        if encoding.covers(Stage.ENCODE):
-            put_rows(encoding.grid(Stage.ENCODE), encode, at.ENCODE_AXIS, at.ENCODE_POINTS, at.ENCODE_ROWS)
-        if rules[at.ENCODE_BESIDE]:
-            beside = encoding.grid(Stage.ENCODE, Beside.PREFILL)
-            put_rows(beside, encode, at.ENCODE_B_AXIS, at.ENCODE_B_POINTS, at.ENCODE_B_ROWS)
-        if rules[at.SHARE_NUMERATOR] < rules[at.SHARE_DENOMINATOR]:
-            put_planes(at.PREFILL, encoding.grid(Stage.PREFILL), left)
-        if rules[at.PREFILL_BESIDE]:
-            put_planes(at.PREFILL_B, encoding.grid(Stage.PREFILL, Beside.ENCODE), left)
-        put_planes(at.WHOLE, prefilling.grid(Stage.PREFILL), np.full(1, 100.0))
-        whole = np.full(rules[at.MAX_SEQS] + 1, 100.0)
-        put_rows(decoding.grid(Stage.DECODE), whole, at.DECODE_AXIS, at.DECODE_POINTS, at.DECODE_ROWS)
-        put(at.SHARES, left)
-        return Tables(np.concatenate(blocks), tuple(places), tuple(sizes))
-
-    def _models(self, topology: int) -> tuple[LatencyModel, LatencyModel, LatencyModel]:
-        """Latencies on the GPUs that encode, that prefill remotely, and that decode."""
-        on = self.latency.on
-        if topology == at.DISAGGREGATED:
-            return on("encode"), on("prefill"), on("decode")
-        if topology == at.E_PD:
-            return on("encode"), on("prefill_decode"), on("prefill_decode")
-        return on("all"), on("all"), on("all")
+        return self._planner.sm_table(deployment)
 
     def _delays(self, stage: Stage, sizes: Ints) -> Ints:
         if not self.latency.covers(stage):
@@ -332,24 +266,16 @@ class Simulator:
             raise _negative(_STAGES[world.m[at.NEGATIVE] - 1])
 
 
+def _whole_ns(values: Floats) -> Ints:
+    return np.minimum(values, float(at.FOREVER)).astype(np.int64)
+
+
 def _negative(stage: Stage) -> InputError:
     return InputError(
         f"the profile extrapolates to a negative latency of {stage}",
         where="profile",
         field="rows",
         mend="profile points nearer to the sizes of this workload, or check rows whose latency falls",
-    )
-
-
-def _workers(deployment: Deployment, rules: dict[int, int]) -> Workers:
-    encode = deployment.workers("encode") if rules[at.TOPOLOGY] != at.MONOLITHIC else 0
-    disaggregated = rules[at.TOPOLOGY] == at.DISAGGREGATED
-    return Workers(
-        encode=encode,
-        groups=encode // rules[at.SPAN],
-        pool=deployment.workers("prefill") if disaggregated else 0,
-        steppers=deployment.workers(POOLS[deployment.topology][-1]),
-        servers=deployment.preprocess_servers,
     )
 
 

@@ -16,9 +16,13 @@ from has.sim.memory import (
     AT_DECODE,
     BEGAN,
     CONTEXT,
+    COUNT,
     DECODE_AXIS,
     DECODE_POINTS,
+    DECODE_RISKY,
     DECODE_ROWS,
+    DECODE_SLOPES,
+    DISAGGREGATED,
     ENDS,
     FINISH,
     KV_ALL,
@@ -34,10 +38,14 @@ from has.sim.memory import (
     STEP,
     STEPPER,
     STEPPERS,
+    STEPPERS_LOAD,
+    STEPPERS_WAKE,
+    TOPOLOGY,
     TOTAL,
 )
 from has.sim.steps import steps_ns, steps_until
 from has.sim.tables import linear, noted
+from has.sim.tournament import put
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -46,6 +54,26 @@ Floats = NDArray[np.float64]
 @compiled
 def stepper_at(m: Ints, worker: int) -> int:
     return int(m[STEPPERS] + worker * STEPPER)
+
+
+@compiled
+def set_alarm(m: Ints, worker: int, now: int) -> None:
+    """What happens next at `worker`, which has come to `now`: a start that waits for the arrivals of
+    this instant is due at the next."""
+    when = m[stepper_at(m, worker) + NEXT_AT]
+    put(m, m[STEPPERS_WAKE], worker, when + 1 if when == now else when)
+
+
+@compiled
+def note_load(m: Ints, worker: int) -> None:
+    """How much stands at `worker`, for whoever assigns the next: KV tokens (disaggregated, where
+    bounded), else sequences; waiting ones counted."""
+    if m[STEPPERS_LOAD] > 0:
+        stepper = stepper_at(m, worker)
+        load = m[stepper + ADMITTED] + m[stepper + COUNT]
+        if m[TOPOLOGY] == DISAGGREGATED and m[KV_TOKENS] >= 0:
+            load = m[stepper + KV_ALL]
+        put(m, m[STEPPERS_LOAD], worker, load)
 
 
 @compiled
@@ -136,24 +164,33 @@ def step_ns(m: Ints, f: Floats, batch: int, context: float) -> float:
 @compiled
 def run_ns(m: Ints, f: Floats, stepper: int, steps: int) -> int:
     """Duration of the running batch's next `steps` steps."""
-    batch = m[stepper + RUNNING]
+    batch, points = m[stepper + RUNNING], m[DECODE_POINTS]
     context = m[stepper + CONTEXT] / batch
-    if m[DECODE_POINTS] > 1:
+    if m[DECODE_RISKY] == 1:
         step_ns(m, f, batch, context)
-    step_ns(m, f, batch, context + steps - 1)
-    row = m[DECODE_ROWS] + batch * m[DECODE_POINTS]
-    return int(max(0, steps_ns(f, m[DECODE_AXIS], m[DECODE_POINTS], row, context, steps)))
+        step_ns(m, f, batch, context + steps - 1)
+    else:
+        noted(m, AT_DECODE, batch, context + steps - 1, 0.0)
+    row = batch * points
+    took = steps_ns(f, m[DECODE_AXIS], points, m[DECODE_ROWS] + row, m[DECODE_SLOPES] + row, context, steps)
+    return int(max(0, took))
 
 
 @compiled
 def cut_run(m: Ints, f: Floats, stepper: int, when: int) -> None:
     """End the run under way at the first step boundary at or after `when`."""
-    batch = m[stepper + RUNNING]
+    batch, points = m[stepper + RUNNING], m[DECODE_POINTS]
     context = m[stepper + CONTEXT] / batch
-    axis, points = m[DECODE_AXIS], m[DECODE_POINTS]
-    row = m[DECODE_ROWS] + batch * points
-    elapsed = when - m[stepper + BEGAN]
-    steps = steps_until(f, axis, points, row, context, elapsed, m[stepper + PLAN])
+    steps, took = steps_until(
+        f,
+        m[DECODE_AXIS],
+        points,
+        m[DECODE_ROWS] + batch * points,
+        m[DECODE_SLOPES] + batch * points,
+        context,
+        when - m[stepper + BEGAN],
+        m[stepper + PLAN],
+    )
     if steps < m[stepper + PLAN]:
         m[stepper + PLAN] = steps
-        m[stepper + NEXT_AT] = m[stepper + BEGAN] + steps_ns(f, axis, points, row, context, steps)
+        m[stepper + NEXT_AT] = m[stepper + BEGAN] + took

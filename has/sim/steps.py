@@ -6,8 +6,8 @@ piecewise linear in it, so within one segment of the token axis the sum is arith
     Σ_{j<q} (v + slope·j) = q·v + slope·q(q-1)/2.
 
 Along a flat segment every step is rounded for itself, as in a step-by-step account; otherwise the
-run is rounded once, at its end. `axis` and `row` are addresses in `f` of the token axis, `points`
-long, and of a step's latencies in ns at its points.
+run is rounded once, at its end. `axis`, `row` and `slopes` are addresses in `f` of the token axis,
+`points` long, of a step's latencies in ns at its points, and of their slopes from each point to the next.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _segment(f: Floats, axis: int, points: int, context: float) -> int:
 
 
 @compiled
-def steps_ns(f: Floats, axis: int, points: int, row: int, context: float, steps: int) -> int:
+def steps_ns(f: Floats, axis: int, points: int, row: int, slopes: int, context: float, steps: int) -> int:
     """Duration of `steps` steps, the first at mean context `context`."""
     if points == 1:
         return steps * int(np.rint(f[row]))
     total = 0.0
     k = _segment(f, axis, points, context)
     while steps > 0:
-        slope = (f[row + k + 1] - f[row + k]) / (f[axis + k + 1] - f[axis + k])
+        slope = f[slopes + k]
         q = steps
         if k < points - 2:
             q = min(q, math.ceil(f[axis + k + 1] - context))
@@ -54,19 +54,35 @@ def steps_ns(f: Floats, axis: int, points: int, row: int, context: float, steps:
 
 @compiled
 def steps_until(
-    f: Floats, axis: int, points: int, row: int, context: float, elapsed_ns: int, most: int
-) -> int:
-    """Fewest steps, in 1..most, that take at least `elapsed_ns`; `most` if none do."""
-    guess = _solve(f, axis, points, row, context, float(elapsed_ns), most)
-    while guess > 1 and steps_ns(f, axis, points, row, context, guess - 1) >= elapsed_ns:
-        guess -= 1
-    while guess < most and steps_ns(f, axis, points, row, context, guess) < elapsed_ns:
-        guess += 1
-    return guess
+    f: Floats,
+    axis: int,
+    points: int,
+    row: int,
+    slopes: int,
+    context: float,
+    elapsed_ns: int,
+    most: int,
+) -> tuple[int, int]:
+    """(steps, their duration): the fewest, in 1..most, that take at least `elapsed_ns`; `most` if none do."""
+    guess = _solve(f, axis, points, row, slopes, context, float(elapsed_ns), most)
+    took = steps_ns(f, axis, points, row, slopes, context, guess)
+    if took < elapsed_ns:
+        while guess < most and took < elapsed_ns:
+            guess += 1
+            took = steps_ns(f, axis, points, row, slopes, context, guess)
+        return guess, took
+    while guess > 1:
+        shorter = steps_ns(f, axis, points, row, slopes, context, guess - 1)
+        if shorter < elapsed_ns:
+            break
+        guess, took = guess - 1, shorter
+    return guess, took
 
 
 @compiled
-def _solve(f: Floats, axis: int, points: int, row: int, context: float, elapsed: float, most: int) -> int:
+def _solve(
+    f: Floats, axis: int, points: int, row: int, slopes: int, context: float, elapsed: float, most: int
+) -> int:
     """The same but for a step or two of rounding."""
     if points == 1:
         step = np.rint(f[row])
@@ -74,7 +90,7 @@ def _solve(f: Floats, axis: int, points: int, row: int, context: float, elapsed:
     done, total = 0, 0.0
     k = _segment(f, axis, points, context)
     while done < most:
-        slope = (f[row + k + 1] - f[row + k]) / (f[axis + k + 1] - f[axis + k])
+        slope = f[slopes + k]
         first = f[row + k] + slope * (context - f[axis + k])
         q = most - done
         if k < points - 2:

@@ -89,6 +89,22 @@ def rows_of(grid: Grid, shares: Floats) -> Floats:
     return rows
 
 
+def slopes_of(rows: Floats, axis: Floats) -> Floats:
+    """float64 like `rows`: ns per token from each point to the next; 0 behind the last."""
+    slopes = np.zeros_like(rows)
+    if len(axis) > 1:
+        slopes[:, :-1] = (rows[:, 1:] - rows[:, :-1]) / (axis[1:] - axis[:-1])
+    return slopes
+
+
+def may_fall_below_zero(rows: Floats, slopes: Floats, axis: Floats) -> bool:
+    """Whether a look-up along `axis`, from 0 to however far, could be negative."""
+    if len(axis) == 1:
+        return bool((rows < 0).any())
+    at_zero = rows[:, 0] - slopes[:, 0] * axis[0]
+    return bool((rows < 0).any() or (at_zero < 0).any() or (slopes[:, -2] < 0).any())
+
+
 def planes_of(grid: Grid, shares: Floats) -> Floats:
     """float64[len(shares), P, K]; see `fill_planes`."""
     planes = np.empty((len(shares), len(grid.batch), len(grid.tokens)))

@@ -8,7 +8,7 @@ from has.core.stage import Beside, Stage
 from has.latency.lookup import LatencyModel
 from has.search.calibrate import telemetry
 from has.search.objective import Objective, Point, nearby_rate, tied
-from has.search.predict import Predictor, physics_features, quick_point, scaled
+from has.search.predict import Predictor, physics_features, scaled
 from has.search.problem import Problem, warmup_s
 from has.search.space import Candidate
 from has.search.surrogate import FACTORS
@@ -42,7 +42,7 @@ def problem() -> Problem:
 def test_the_quick_figures_are_the_figures(problem: Problem, candidate: Candidate) -> None:
     predictor = Predictor(problem)
     records = predictor.records(problem.deployment(candidate), 20.0, problem.requests)
-    quick = quick_point(records, problem.slo, 20.0)
+    quick = predictor.point(problem.deployment(candidate), 20.0, problem.requests)
     full = figures(records, problem.slo, warmup_s(records.requests))
     assert (quick.attainment, quick.goodput_rps) == (full["attainment"], full["goodput_rps"])
     assert quick.ttft_p99_ms == pytest.approx(full["ttft_ms"]["p99"], rel=1e-12)

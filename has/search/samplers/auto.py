@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr  # scipy.stats would take half a second to load
 
 from has.core.requests import Floats
 from has.search.samplers.port import Proposal, View
@@ -11,9 +11,10 @@ from has.search.surrogate import Posterior
 
 
 class Auto:
-    """Proposes the candidate with the largest expected improvement on the best tried one.
+    """Proposes the candidate of which a trial is expected to improve the recommendation most.
 
-    The difference to that one is what is judged: errors that all candidates share cancel in it.
+    The difference to the best tried one is what is judged: errors that all candidates share cancel in
+    it. Where trials are noisy, another trial of one that was tried may tell most.
     The last trial goes to the best posterior mean, for only what was tried is recommended.
     """
 
@@ -35,6 +36,9 @@ class Auto:
         else:
             best = n + int(np.argmax(belief.mean[n:]))
             gain = _improvement(belief, n, best) / max(abs(float(belief.mean[best])), 1e-12)
+            repeat = _worth_repeating(belief, n, best)
+            if repeat is not None and repeat[1] / abs(float(belief.mean[best])) > np.max(gain):
+                return Proposal(belief.candidates[repeat[0]], repeat[1] / abs(float(belief.mean[best])))
             if view.remaining == 1 and float(np.max(belief.mean[:n])) > float(belief.mean[best]):
                 chosen = int(np.argmax(belief.mean[:n]))
                 return Proposal(fresh[chosen], float(gain[chosen]))
@@ -47,10 +51,34 @@ def _improvement(belief: Posterior, n: int, best: int) -> Floats:
     covariance = belief.covariance
     delta = belief.mean[:n] - belief.mean[best]
     variance = np.diag(covariance)[:n] + covariance[best, best] - 2 * covariance[:n, best]
-    sd = np.sqrt(np.maximum(variance, 1e-18))
+    return _expected_excess(delta, np.sqrt(np.maximum(variance, 1e-18)))
+
+
+def _worth_repeating(belief: Posterior, n: int, best: int) -> tuple[int, float] | None:
+    """Which tried candidate to try again, and what that is expected to add; None where trials repeat exactly.
+
+    Another trial of the best one may show that the second is better, and the other way round.
+    """
+    if belief.noise is None or len(belief.candidates) - n < 2:
+        return None
+    covariance, mean = belief.covariance, belief.mean
+    seen = [i for i in range(n, len(mean)) if i != best]
+    second = max(seen, key=lambda i: mean[i])
+    gains = []
+    for tried, rival in [(best, second), *((i, best) for i in seen)]:
+        own = covariance[tried, tried]
+        moved = abs(own - covariance[tried, rival]) / np.sqrt(own + belief.noise[tried] ** 2)
+        gap = -abs(mean[tried] - mean[rival])
+        gains.append((float(_expected_excess(np.array([gap]), np.array([max(moved, 1e-9)]))[0]), tried))
+    gain, chosen = max(gains)
+    return chosen, gain
+
+
+def _expected_excess(delta: Floats, sd: Floats) -> Floats:
+    """E[max(0, x)] of x ~ N(delta, sd²)."""
     ratio = delta / sd
-    gain: Floats = sd * norm.pdf(ratio) + delta * norm.cdf(ratio)
-    return gain
+    excess: Floats = sd * np.exp(-(ratio**2) / 2) / np.sqrt(2 * np.pi) + delta * ndtr(ratio)
+    return excess
 
 
 def _saving(view: View, belief: Posterior, n: int) -> Floats:
@@ -64,6 +92,6 @@ def _saving(view: View, belief: Posterior, n: int) -> Floats:
     incumbent = min(good, default=2 * dearest)
     saved = np.array([max(0.0, incumbent - cost(c)) for c in belief.candidates[:n]])
     sd = np.maximum(belief.sd[:n], 1e-9)
-    probability = norm.cdf((belief.mean[:n] - view.objective.slo.attainment) / sd)
+    probability = ndtr((belief.mean[:n] - view.objective.slo.attainment) / sd)
     gain: Floats = probability * saved / incumbent
     return gain
