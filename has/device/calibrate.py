@@ -46,18 +46,27 @@ def nominal_table(
     *,
     total_share: float | None = None,
     progress: Callable[[int, int], None] | None = None,
+    fresh: bool = False,
 ) -> Nominal:
     """The table of `model` that is kept on this machine, else measured now (some ten seconds) and kept.
+
+    fresh: one that was measured while others used the machine is measured again, if they no longer do.
 
     bench: "module:function" that opens a Bench for a model name (has.models.names.BENCH for bundled models).
     total_share: see host.total_share. Two callers at once measure once.
     """
     with _alone():
         table = nominal.kept(model, total_share)
+        if table is not None and fresh and table.disturbed and _quiet():
+            total_share, table = table.total_share, None
         if table is None:
             table = measure(model, bench, host.total_share(total_share), progress)
             nominal.keep(table)
     return table
+
+
+def _quiet() -> bool:
+    return host.busy_cores() <= nominal.OTHERS_BOUND * host.cores()
 
 
 def measure(
@@ -66,9 +75,11 @@ def measure(
     """Measure with as many workers as there are virtual GPUs, each at the duty of one."""
     slice_cores = host.slice_cores(share)
     costs: dict[tuple[str, int, int], float] = {}
+    own_s = 0.0
     with Fleet(bench, model, WORKER, host.MAX_VIRTUAL_GPUS) as fleet:
         axes = grid(fleet.ask(0, {"facts": True})["media_unit"])
         points = [(s, b, t) for s, (batches, tokens) in axes.items() for b in batches for t in tokens]
+        others = host.OthersMeter()
         waiting = sorted(points, key=lambda p: p[1] * p[2] if p[0] != "decode" else 0)
         free = list(range(fleet.size))
         while len(costs) < len(points):
@@ -77,11 +88,13 @@ def measure(
                 fleet.send(
                     free.pop(), {"stage": stage, "batch": batch, "tokens": tokens, "duty": slice_cores}
                 )
-            for index, (stage, batch, tokens, cpu_s) in fleet.replies():
+            for index, (stage, batch, tokens, cpu_s, all_s) in fleet.replies():
                 costs[stage, batch, tokens] = cpu_s
+                own_s += all_s
                 free.append(index)
                 if progress:
                     progress(len(costs), len(points))
+        used = others.cores(own_s)
     return Nominal(
         model,
         share,
@@ -90,6 +103,7 @@ def measure(
             stage: Costs(batches, tokens, tuple(tuple(costs[stage, b, t] for t in tokens) for b in batches))
             for stage, (batches, tokens) in axes.items()
         },
+        round(used, 2),
     )
 
 
@@ -98,7 +112,9 @@ def worker(bench: Bench, index: int) -> Handler:
         if message.get("facts"):
             return bench.facts
         stage, batch, tokens = message["stage"], message["batch"], message["tokens"]
-        return stage, batch, tokens, paced_cpu_s(bench.prepare(stage, batch, tokens), message["duty"])
+        begun = time.process_time()
+        cpu_s = paced_cpu_s(bench.prepare(stage, batch, tokens), message["duty"])
+        return stage, batch, tokens, cpu_s, time.process_time() - begun
 
     return handle
 

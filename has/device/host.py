@@ -40,6 +40,23 @@ def busy_cores(over_s: float = 0.5) -> float:
     return (os.cpu_count() or 1) * (1.0 - idle / total) if total > 0 else 0.0
 
 
+class OthersMeter:
+    """Cores that other processes use, from its making on."""
+
+    def __init__(self) -> None:
+        self._before = _jiffies()
+
+    def cores(self, own_cpu_s: float) -> float:
+        """On average so far, given the CPU seconds that we used ourselves; 0 where the system does not say."""
+        after = _jiffies()
+        if self._before is None or after is None or after[0] <= self._before[0]:
+            return 0.0
+        total, idle = after[0] - self._before[0], after[1] - self._before[1]
+        per_second = os.sysconf("SC_CLK_TCK")
+        elapsed_s = total / per_second / (os.cpu_count() or 1)
+        return max(0.0, ((total - idle) / per_second - own_cpu_s) / elapsed_s)
+
+
 def _jiffies() -> tuple[int, int] | None:
     try:
         fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

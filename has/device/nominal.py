@@ -24,6 +24,8 @@ from has.device.device_model import VIRTUAL_GPU
 from has.errors import MissingError
 
 STAGES = ("encode", "prefill", "decode")
+OTHERS_BOUND = 0.2
+"""Share of the cores that others may use while costs are measured."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,21 @@ def _segment(axis: tuple[int, ...], x: float) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Nominal:
-    """Costs per stage, and the share of the machine they were measured at and hold for."""
+    """Costs per stage, and the share of the machine they were measured at and hold for.
+
+    others: cores that other processes used meanwhile. They cost caches and clocks, so figures taken then are up
+    to twice those of a quiet machine; it is no part of what the table says.
+    """
 
     model: str
     total_share: float
     slice_cores: float
     costs: Mapping[str, Costs]
+    others: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        return self.others > OTHERS_BOUND * host.cores()
 
     def cpu_s(self, stage: str, batch: float, tokens: float) -> float:
         return self.costs[stage].at(batch, tokens)
@@ -76,7 +87,8 @@ class Nominal:
         return self.cpu_s(stage, batch, tokens) / self.slice_cores
 
     def digest(self) -> str:
-        return hashlib.sha256(_dump(self).encode()).hexdigest()[:12]
+        said = {key: value for key, value in to_dict(self).items() if key != "others"}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _dump(table: Nominal) -> str:
@@ -164,7 +176,8 @@ def from_dict(raw: Mapping[str, Any]) -> Nominal:
     }
     if raw["version"] != 1 or set(costs) != set(STAGES) or not all(_sound(c) for c in costs.values()):
         raise ValueError("not a whole nominal table")
-    return Nominal(str(raw["model"]), float(raw["total_share"]), float(raw["slice_cores"]), costs)
+    others = float(raw.get("others", 0.0))
+    return Nominal(str(raw["model"]), float(raw["total_share"]), float(raw["slice_cores"]), costs, others)
 
 
 def _sound(costs: Costs) -> bool:

@@ -66,6 +66,7 @@ def assemble(plan: Plan, work: WorkFile, follows: Mapping[Key, float], table: No
             "emulated": "virtual GPUs: real computation on slices of this CPU, paced by the device model below",
             "plan": plan.size,
             **_counts(plan, work),
+            **_calibration(table),
             "unstable": unstable,
         },
         "device_model": VIRTUAL_GPU.text(),
@@ -78,6 +79,15 @@ def assemble(plan: Plan, work: WorkFile, follows: Mapping[Key, float], table: No
     shared, fitted = sharing(profile), fits(profile)
     derived = ({"sharing": as_metadata(shared)} if shared else {}) | ({"sm_fits": fitted} if fitted else {})
     return profile_from_rows(metadata | derived, rows)
+
+
+def _calibration(table: Nominal) -> dict[str, str]:
+    if not table.disturbed:
+        return {}
+    return {
+        "calibration": f"costs were measured while other processes used {table.others:.1f} of {host.cores()} cores, and may be"
+        " up to twice those of a quiet machine: has profile --fresh, once it is quiet"
+    }
 
 
 def _row(point: Point, sm_percent: float) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def profile_device(
     )
     total = len(plan.points)
     tell(Progress(0, total, None, "measuring what works cost on this CPU"))
-    table = nominal_table(model, BENCH, total_share=total_share)
+    table = nominal_table(model, BENCH, total_share=total_share, fresh=not resume)
     path = work_file_path(out) if out is not None else None
     if path is not None and not resume:
         path.unlink(missing_ok=True)

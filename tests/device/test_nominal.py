@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from has.device import calibrate, nominal
+from has.device import calibrate, host, nominal
 from has.device.nominal import Costs
 from has.errors import MissingError
 from tests.device.virtual import table
@@ -82,6 +84,29 @@ def test_a_kept_table_is_not_measured_again(monkeypatch):
     nominal.keep(table())
     monkeypatch.setattr(calibrate, "measure", lambda *_: pytest.fail("measured again"))
     assert calibrate.nominal_table("toy", "nowhere:nothing") == table()
+
+
+def test_a_table_of_a_busy_machine_is_measured_again_once_it_is_quiet(monkeypatch):
+    busy = replace(table(), others=1.5)
+    nominal.keep(busy)
+    monkeypatch.setattr(host, "cores", lambda: 2)
+    monkeypatch.setattr(calibrate, "measure", lambda *_: table())
+    assert busy.digest() == table().digest()  # who else was there is no part of what it says
+    monkeypatch.setattr(host, "busy_cores", lambda *_: 1.0)
+    assert calibrate.nominal_table("toy", "nowhere:nothing", fresh=True).others == 1.5
+    monkeypatch.setattr(host, "busy_cores", lambda *_: 0.1)
+    assert calibrate.nominal_table("toy", "nowhere:nothing").others == 1.5
+    assert calibrate.nominal_table("toy", "nowhere:nothing", fresh=True).others == 0.0
+    assert nominal.kept("toy").others == 0.0
+
+
+def test_what_others_used_is_all_that_was_used_less_our_own(monkeypatch):
+    """10 s on 2 cores, of which 12 s idle: 8 s used, 3 of them by us, leave half a core."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    seen = iter([(0, 0), (20 * ticks, 12 * ticks)])
+    monkeypatch.setattr(host, "_jiffies", lambda: next(seen))
+    monkeypatch.setattr(host.os, "cpu_count", lambda: 2)
+    assert host.OthersMeter().cores(own_cpu_s=3.0) == pytest.approx(0.5)
 
 
 def test_a_table_is_measured_by_worker_processes_at_the_duty_asked(monkeypatch):
