@@ -325,8 +325,25 @@ def _json(profile: Profile, out: Path) -> dict[str, object]:
 def _answer(profile: Profile, out: Path) -> str:
     shares = sorted({row.sm_percent for row in profile.rows})
     stages = dict.fromkeys(str(row.stage) for row in profile.rows)
-    return (
-        f"profile of {profile.metadata.model} on {profile.metadata.device}: {plural(len(profile.rows), 'point')}, written to {out}\n"
-        f"stages: {', '.join(stages)}; SM shares: {', '.join(f'{share:g}' for share in shares)} %\n"
-        f"next: has search --gpus 8 --profile {out}    or look at it: has show {out}"
-    )
+    lines = [
+        f"profile of {profile.metadata.model} on {profile.metadata.device}: {plural(len(profile.rows), 'point')}, written to {out}",
+        f"stages: {', '.join(stages)}; SM shares: {', '.join(f'{share:g}' for share in shares)} %",
+        *_found(profile),
+        f"next: has search --gpus 8 --profile {out}    or look at it: has show {out}",
+    ]
+    return "\n".join(lines)
+
+
+def _found(profile: Profile) -> list[str]:
+    """What sharing a GPU is worth, and what in the profile is not to be relied on."""
+    notes = profile.metadata.notes if isinstance(profile.metadata.notes, dict) else {}
+    shared = (profile.metadata.model_extra or {}).get("sharing", {})
+    unstable = len(notes.get("unstable", ()))
+    lines = [f"on one GPU: {shared['words']}"] if "words" in shared else []
+    if unstable:
+        lines.append(
+            f"unstable: {plural(unstable, 'point')} (the host was busy, or the device itself varies)"
+        )
+    if "calibration" in notes:
+        lines.append(notes["calibration"])
+    return lines
