@@ -22,6 +22,7 @@ from has.search.evidence import WITHIN_PERCENT, evidence
 from has.search.floors import Floor, floors
 from has.search.journal import Journal, RunFolder, pruned_rows, trial_rows
 from has.search.loop import Loop
+from has.search.objective import tied
 from has.search.outcome import Baseline, Outcome
 from has.search.pareto import COLUMNS as PARETO_COLUMNS
 from has.search.pareto import pareto
@@ -33,6 +34,8 @@ from has.search.sustain import sustained
 from has.search.trials import record
 from has.sim.draw import draw_requests
 
+CONTENDERS = 5
+"""By posterior; those of them are finalists that carry most on traffic that lasts."""
 FINALISTS = {True: 2, False: 3}
 """By whether trials are live."""
 DRAWS = 4000
@@ -70,14 +73,16 @@ def conclude(
     workload: Workload,
 ) -> Outcome:
     tell, problem, question = asked.callbacks, loop.problem, asked.question
-    ranking = finalists(loop, frozenset(everything), FINALISTS[asked.live])
-    if not ranking:
+    contenders = finalists(loop, frozenset(everything), CONTENDERS)
+    if not contenders:
         reasons = sorted({t.reason or "ended early" for t in loop.finished.values()})
         raise RunError(
             f"every trial failed: {'; '.join(reasons[:3])}",
             mend="see trials.jsonl in the run folder for each reason",
         )
-    ranking = [(c, sustained(loop, problem.deployment(c), value)) for c, value in ranking]
+    held = {c: sustained(loop, problem.deployment(c), value) for c, value in contenders}
+    lasting = by_what_lasts(held) if problem.objective.name == "max-rate" else contenders
+    ranking = lasting[: FINALISTS[asked.live]]
     tell.stage("confirming", f"{len(ranking)} finalists under other arrivals and loads")
     choice = confirm(
         loop,
@@ -114,7 +119,7 @@ def conclude(
         executor=type(asked.executor).__name__,
         notes=loop.pruned.notes,
     )
-    points = pareto(loop, asked.space, own.values(), question["price"])
+    points = pareto(loop, asked.space, held, scored.values(), question["price"])
     found["floors"] = [floor.as_json() for floor in lowest(loop)]
     found["cost"] = cost_of(
         problem.deployment(choice.candidate),
@@ -196,6 +201,16 @@ def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment:
         trial = replace(trial, objective=loop.objective(candidate, measured))
     loop.callbacks.trial_finished(trial, float("nan"), loop.best_trial, replayed=False)
     return trial
+
+
+def by_what_lasts(held: Mapping[Candidate, float]) -> list[tuple[Candidate, float]]:
+    """The contenders by what they carry on traffic that lasts; of equals the one that came first stays first."""
+    left, ranking = list(held), []
+    while left:
+        first = left[tied([held[c] for c in left])[0]]
+        ranking.append((first, held[first]))
+        left.remove(first)
+    return ranking
 
 
 def _probability(loop: Loop, chosen: Candidate) -> float:

@@ -6,7 +6,7 @@ looks at the candidates that capacity bounds like best, and says the best of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,20 +14,19 @@ import numpy as np
 
 from has.core.deployment import Deployment
 from has.core.space import SearchSpace
-from has.core.trial import Trial, TrialState
+from has.core.trial import Figures, TrialState
 from has.errors import InfeasibleError, InputError
 from has.search.loop import Loop
 from has.search.objective import Score
+from has.search.outcome import Baseline
 from has.search.price import Given, cost_of
 from has.search.prune import only_possible
 from has.search.screen import ranked, screen
-from has.search.space import Candidate, enumerate_space
+from has.search.space import Allocation, Candidate, enumerate_some
 from has.search.sustain import sustained
 
-MEASURED = 8
-"""Trials of each size that are listed: the best."""
-LOOKED_AT = 6
-"""Candidates simulated of each smaller budget."""
+LOOKED_AT = {"disaggregated": 4, "e_pd": 2, "monolithic": 1}
+"""Allocations simulated of each smaller budget."""
 AS_MUCH = 0.005
 """A dearer point must carry more than this share more to be on the front."""
 MOST_BUDGETS = 16
@@ -80,50 +79,47 @@ COLUMNS = (
 
 
 def pareto(
-    loop: Loop, space: SearchSpace, baselines: Iterable[tuple[Deployment, Trial]], price: Given
+    loop: Loop,
+    space: SearchSpace,
+    held: Mapping[Candidate, float],
+    baselines: Iterable[Baseline],
+    price: Given,
 ) -> list[ParetoPoint]:
     """Measured deployments and the best of smaller budgets, by GPUs; `on_front` where nothing that is
-    no dearer, in GPUs or in dollars, carries more."""
+    no dearer, in GPUs or in dollars, carries more. `held`: contenders and the objective that lasts."""
+    max_rate = loop.problem.objective.name == "max-rate"
     seen: dict[str, ParetoPoint] = {}
 
-    def add(deployment: Deployment, carried: float, figures: tuple[float | None, float | None, str]) -> None:
+    def add(
+        deployment: Deployment, carried: float, attainment: float | None, p99: float | None, source: str
+    ) -> None:
         if deployment.digest() not in seen:
-            held = sustained(loop, deployment, carried)
-            cost = cost_of(deployment, loop.problem.latency, price, held, loop.problem.demand.output_tokens)
-            seen[deployment.digest()] = ParetoPoint(deployment, held, *figures, cost)
+            cost = cost_of(
+                deployment, loop.problem.latency, price, carried, loop.problem.demand.output_tokens
+            )
+            seen[deployment.digest()] = ParetoPoint(deployment, carried, attainment, p99, source, cost)
 
-    measured = [*((loop.problem.deployment(c), t) for c, t in loop.finished.items()), *baselines]
-    for deployment, trial in _best_of_each_size(loop, measured):
-        figures = trial.figures or {}
-        add(
-            deployment,
-            _carried(loop, trial),
-            (figures.get("attainment"), (figures.get("ttft_ms") or {}).get("p99"), "measured"),
-        )
-    max_rate = loop.problem.objective.name == "max-rate"
+    def add_measured(deployment: Deployment, figures: Figures, largest_rate: float) -> None:
+        carried = largest_rate if max_rate else float(figures.get("goodput_rps") or 0.0)
+        p99 = (figures.get("ttft_ms") or {}).get("p99")
+        add(deployment, carried, figures.get("attainment"), p99, "measured")
+
+    for candidate, trial in loop.finished.items():
+        told = trial.figures is not None and trial.state == TrialState.COMPLETE
+        if told and (not max_rate or candidate in held):
+            add_measured(loop.problem.deployment(candidate), trial.figures or {}, held.get(candidate, 0.0))
+    for baseline in baselines:
+        if (
+            baseline.deployment is not None
+            and baseline.figures is not None
+            and baseline.objective is not None
+        ):
+            add_measured(baseline.deployment, baseline.figures, baseline.objective)
     for candidate, score in _smaller(loop, space):
-        p99 = score.point.ttft_p99_ms
-        add(
-            loop.problem.deployment(candidate),
-            score.value if max_rate else score.point.goodput_rps,
-            (score.point.attainment, p99 if np.isfinite(p99) else None, "predicted"),
-        )
+        deployment, p99 = loop.problem.deployment(candidate), score.point.ttft_p99_ms
+        carried = sustained(loop, deployment, score.value) if max_rate else score.point.goodput_rps
+        add(deployment, carried, score.point.attainment, p99 if np.isfinite(p99) else None, "predicted")
     return _marked(sorted(seen.values(), key=lambda p: (p.deployment.gpus, -p.carried_rps)))
-
-
-def _best_of_each_size(
-    loop: Loop, measured: Iterable[tuple[Deployment, Trial]]
-) -> list[tuple[Deployment, Trial]]:
-    complete = [(d, t) for d, t in measured if t.state == TrialState.COMPLETE and t.figures is not None]
-    complete.sort(key=lambda pair: -_carried(loop, pair[1]))
-    sizes = {d.gpus for d, _ in complete}
-    return [pair for g in sorted(sizes) for pair in [p for p in complete if p[0].gpus == g][:MEASURED]]
-
-
-def _carried(loop: Loop, trial: Trial) -> float:
-    if loop.problem.objective.name == "max-rate":
-        return trial.objective or 0.0
-    return float((trial.figures or {}).get("goodput_rps") or 0.0)
 
 
 def _smaller(loop: Loop, space: SearchSpace) -> Iterable[tuple[Candidate, Score]]:
@@ -131,16 +127,30 @@ def _smaller(loop: Loop, space: SearchSpace) -> Iterable[tuple[Candidate, Score]
     objective, central = loop.problem.objective, loop.ensemble.central
     budgets = np.unique(np.linspace(1, loop.problem.gpus - 1, MOST_BUDGETS).round().astype(int)).tolist()
     for gpus in budgets if loop.problem.gpus > 1 else ():
-        listed = enumerate_space(space, gpus)
+        listed = enumerate_some(space, gpus, MOST_CANDIDATES + 1)
         if not listed or len(listed) > MOST_CANDIDATES:
             continue
         try:
             possible = only_possible(loop.problem, listed).kept
-            likely = sorted(possible, key=central.limit, reverse=True)[:LOOKED_AT]
-            best = ranked(objective, screen(central, likely, loop.lists.coarse, lambda _: None))[0]
-            yield best, central.score(best, loop.lists.long)
+            likely = _likely(possible, central.limit)
+            scores = screen(central, likely, loop.lists.long, lambda _: None)
+            best = ranked(objective, scores)[0]
+            yield best, scores[best]
         except (InfeasibleError, InputError):
             continue  # memory, or the profile, admits nothing of this size
+
+
+def _likely(possible: Sequence[Candidate], limit: Callable[[Candidate], float]) -> list[Candidate]:
+    """Of each topology the allocations that bounds like best, each at its best B and s."""
+    best: dict[Allocation, tuple[float, Candidate]] = {}
+    for c in possible:
+        r = limit(c)
+        if c.allocation not in best or r > best[c.allocation][0]:
+            best[c.allocation] = (r, c)
+    ordered = sorted(best.values(), key=lambda pair: pair[0], reverse=True)
+    return [
+        c for name, count in LOOKED_AT.items() for c in [c for _, c in ordered if c.topology == name][:count]
+    ]
 
 
 def _marked(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:

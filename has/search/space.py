@@ -115,6 +115,12 @@ def enumerate_space(space: SearchSpace, gpus: int) -> list[Candidate]:
     return [point for topology in space.topologies for point in _MAKERS[topology](space, gpus)]
 
 
+def enumerate_some(space: SearchSpace, gpus: int, most: int) -> list[Candidate]:
+    """The first `most` of them: enough to tell, without listing millions, that there are as many."""
+    points = (point for topology in space.topologies for point in _MAKERS[topology](space, gpus))
+    return list(islice(points, most))
+
+
 MOST_CANDIDATES = 3_000_000
 """Of one search: some gigabytes of candidates, and minutes of rules over them."""
 

@@ -53,13 +53,26 @@ def essence(outcome: Any) -> Any:
 
 def killed_after(seconds: float, work: Callable[[], object]) -> None:
     """`work` in a process of its own that is killed after so long, wherever it is then."""
+    begin = time.monotonic()
+    _killed(work, lambda: time.monotonic() - begin >= seconds)
+
+
+def killed_at(lines: int, folder: Path, work: Callable[[], object]) -> None:
+    """The same, as soon as its journals hold so many runs."""
+    _killed(work, lambda: sum(p.read_bytes().count(b"\n") for p in folder.glob("*.jsonl")) >= lines)
+
+
+def _killed(work: Callable[[], object], due: Callable[[], bool]) -> None:
     child = os.fork()
     if child == 0:
         try:
             work()
         finally:
             os._exit(0)
-    time.sleep(seconds)
+    while not due():
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return  # it was quicker
+        time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -79,18 +92,19 @@ def test_a_search_killed_at_random_instants_ends_as_if_never_killed(
     begin = time.monotonic()
     whole = essence(run(profile, workload, tmp_path / "whole"))
     lasts = time.monotonic() - begin
+    runs = sum(map(len, whole[1].values()))
     draws = np.random.default_rng(kills)
-    in_the_middle = 0
     for number in range(kills):
         folder = tmp_path / f"run-{number}"
-        instant = lasts * (number + draws.random()) / kills
-        killed_after(instant, lambda folder=folder: run(profile, workload, folder))
+        share = (number + draws.random()) / kills
+        if number % 2:
+            killed_at(max(1, round(share * runs)), folder, lambda f=folder: run(profile, workload, f))
+        else:
+            killed_after(share * lasts, lambda f=folder: run(profile, workload, f))
         kept = finished(folder)
-        in_the_middle += 0 < kept.count(b"\n") < len(whole[1]["trials"])
-        assert essence(run(profile, workload, folder)) == whole, f"killed after {instant:.3f} s"
+        assert essence(run(profile, workload, folder)) == whole, f"killed at {share:.0%}"
         assert finished(folder).startswith(kept)  # nothing finished was lost, or run again
         assert not list(folder.glob("*.tmp*"))
-    assert in_the_middle > 0
 
 
 def test_a_search_killed_again_and_again_ends_as_if_never_killed(
