@@ -1,8 +1,12 @@
 """Simulators whose stage latencies are wrong in various ways: the surrogate's prior.
 
-Each member multiplies the profile's latencies by its own factors (`surrogate.FACTORS`). All members
-simulate the same requests, so what differs between two of their predictions is the factors' doing,
-and a least-squares fit over the members gives each candidate's slope against each factor.
+Each member multiplies the profile's latencies by its own factors (`surrogate.FACTORS`). How a
+candidate's value moves from member to member is the factors' doing, and a least-squares fit over the
+members gives its slope against each factor.
+
+A largest rate takes several runs, so there only the centre is simulated, and the members say how much
+more or less their stage capacities carry; one run at a given rate is cheap, and every member makes it,
+on the same requests.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from has.core.requests import Floats, Requests
+from has.search.capacity import CapacityModel
 from has.search.predict import Predictor, scaled
 from has.search.problem import Problem
 from has.search.space import Candidate
@@ -61,6 +66,7 @@ class SimulatedEnsemble:
         self._generation = 0
         self._columns: dict[Candidate, Column] = {}
         self._predictors: list[Predictor] = []
+        self._capacities: list[CapacityModel] = []
         self._steps = np.zeros((0, len(FACTORS)))
         self._past_simulations = 0
         self._progress = progress
@@ -88,6 +94,7 @@ class SimulatedEnsemble:
         self._predictors = [
             Predictor(self._problem, scaled(self._problem.latency, centre + step)) for step in self._steps
         ]
+        self._capacities = [predictor.capacity for predictor in self._predictors]
         self._columns = {}
 
     def column(self, candidate: Candidate) -> Column:
@@ -100,7 +107,11 @@ class SimulatedEnsemble:
 
     def _simulate(self, candidate: Candidate) -> Column:
         guess = self._guesses.get(candidate)
-        y, y_slope, y_misfit = self._around(self._objective, candidate, self._long, self._short, guess)
+        if self._problem.objective.name == "max-rate":
+            y = self._objective(self.central, candidate, self._long, guess)
+            y_slope, y_misfit = self._by_capacity(candidate, y)
+        else:
+            y, y_slope, y_misfit = self._around(self._objective, candidate, self._long, self._short, guess)
         z, z_slope = y, y_slope
         if self._shown is not None:
             z, z_slope, _ = self._around(self._shown, candidate, self._trial, self._trial, guess)
@@ -114,6 +125,14 @@ class SimulatedEnsemble:
             z_weight=max(abs(z), LEAST_WEIGHT * self._best[1]),
             misfit=min(y_misfit / y_weight, 0.5),
         )
+
+    def _by_capacity(self, candidate: Candidate, value: float) -> tuple[Floats, float]:
+        """Slope and misfit of a largest rate, were it proportional to what the stages carry."""
+        kv_tokens = self._problem.kv_tokens(candidate)
+        carried = np.array([max(m.of(candidate, kv_tokens).limit, 1e-9) for m in self._capacities])
+        delta = np.clip(np.log(carried[1:] / carried[0]), -1.0, 1.0)
+        slope, misfit = _fit(self._steps[1:], delta)
+        return value * slope, value * misfit
 
     def _around(
         self, measure: Measure, candidate: Candidate, full: Requests, short: Requests, guess: float | None

@@ -23,11 +23,15 @@ from has.search.screen import Scores, ranked, screen, tried
 from has.search.space import Candidate, candidate_of
 from has.search.stop import StopRule
 from has.search.study import StudyMirror
-from has.search.surrogate import Observation, Posterior, Surrogate, Telemetry
+from has.search.surrogate import NOISE, Observation, Posterior, Surrogate, Telemetry
 from has.search.trials import Measured, Trials, recalled, record, with_objective
 
 SHORTLIST = 32
 """Candidates that the surrogate looks at: the first ones of the simulator's ranking."""
+RANKED_AGAIN = 200
+"""Candidates that calibrated simulators rank anew."""
+NEAR = 0.1
+"""A candidate that was cut comes back if the calibrated simulator sees it this close to the best."""
 AUDIT_FROM = 8
 """The least budget of which one trial goes to a candidate that was cut."""
 BOUND_NOISE = 3.0
@@ -78,6 +82,7 @@ class Loop:
         self.trials = trials
         self.pruned = pruned
         self.predicted = {**cut_scores, **kept_scores}
+        self._first_predicted = dict(self.predicted)
         self.cut_scores = cut_scores
         self.order = ranked(problem.objective, kept_scores)
         self.baselines = baselines
@@ -107,7 +112,7 @@ class Loop:
 
     def _propose_and_learn(self, reserved: int) -> None:
         while self.trials_left > reserved:
-            proposal = self._propose(self.trials_left - reserved)
+            proposal = self.propose(self.trials_left - reserved)
             if proposal is None:
                 return
             self.stop.heard(proposal.expected_improvement)
@@ -128,7 +133,7 @@ class Loop:
         first = self.order[:SHORTLIST]
         return [*first, *(c for c in self.finished if c not in set(first))]
 
-    def _propose(self, remaining: int) -> Proposal | None:
+    def propose(self, remaining: int) -> Proposal | None:
         return self.sampler.propose(
             View(
                 candidates=self.order,
@@ -213,10 +218,41 @@ class Loop:
         )
 
     def _rank_again(self) -> None:
+        """All candidates in the order of the calibrated simulator, as far as they can still matter.
+
+        What was cut on the uncalibrated profile comes back if it can.
+        """
         self.callbacks.note("stage latencies differ from the profile: ranking the candidates again")
-        scores = screen(self.ensemble.central, self.order, self.lists.coarse, lambda _: None)
+        central = self.ensemble.central
+        order = self._in_sight(central)
+        scores = screen(central, order[:RANKED_AGAIN], self.lists.coarse, lambda _: None)
         self.predicted |= scores
-        self.order = ranked(self.problem.objective, scores)
+        kept = set(self.order)
+        best = max((score.value for score in scores.values()), default=0.0)
+        back = [c for c, s in scores.items() if c not in kept and s.value >= (1 - NEAR) * best > 0]
+        if back:
+            note = (
+                f"{len(back)} candidates come back: with the stage latencies that trials showed they are good"
+            )
+            self.callbacks.note(note)
+            self.pruned = self.pruned.restore(back, note)
+            kept |= set(back)
+        first = ranked(self.problem.objective, {c: s for c, s in scores.items() if c in kept})
+        self.order = [*first, *(c for c in order[RANKED_AGAIN:] if c in kept)]
+
+    def _in_sight(self, central: Predictor) -> list[Candidate]:
+        """By what they were predicted to be worth, times how their capacities changed since."""
+        before = self.uncalibrated
+        carried = {c: before.limit(c) for c in self.predicted}
+        usual = np.median(
+            [self.predicted[c].value / carried[c] for c in self.order[:SHORTLIST] if carried[c]]
+        )
+        worth = {
+            c: central.limit(c) * (self._first_predicted[c].value / carried[c] or usual)
+            for c in self.predicted
+            if carried[c] > 0
+        }
+        return sorted(worth, key=lambda c: worth[c], reverse=True)
 
     def _audit_refutes(self) -> bool:
         """Try the likeliest candidate that was cut; if it beats all others, its rule was wrong here."""
@@ -329,6 +365,7 @@ def make_surrogate(
     scores: Scores,
     *,
     live: bool,
+    noisy: bool | None = None,
     progress: Callable[[int], None],
 ) -> tuple[Surrogate, SimulatedEnsemble]:
     """The prior: an ensemble over the profile's stated error, and physics features of every candidate."""
@@ -360,4 +397,5 @@ def make_surrogate(
     # ±e as a uniform band has this standard deviation; co-location is the least known of all.
     sd = problem.error / 3**0.5
     spread = np.array([sd, sd, sd, sd, max(sd, 0.1)])
-    return Surrogate(ensemble, physics_features(problem, list(scores)), spread), ensemble
+    features = physics_features(problem, list(scores))
+    return Surrogate(ensemble, features, spread, NOISE[live if noisy is None else noisy]), ensemble

@@ -37,11 +37,15 @@ OFFSET = 0.10
 """Standard deviation of the relative error that all candidates share."""
 LENGTH = 1.5
 """Length scale of the Gaussian process, in standard deviations of a feature."""
-RESIDUALS = (0.005, 0.02, 0.05, 0.1)
-NOISES = (0.002, 0.01, 0.03, 0.06)
-"""Scales of ρ and of a trial's noise to choose from, by marginal likelihood once there are trials to judge by."""
-FIRST = (0.02, 0.02)
+RESIDUALS = (0.02, 0.05, 0.1)
+OWNS = (0.01, 0.03, 0.06)
+"""Scales of ρ to choose from, by marginal likelihood once there are trials to judge by: of what neighbours
+share, and of what is a candidate's own. A trial's noise looks the same as the latter until a trial is
+repeated, so it is not chosen but given."""
+FIRST = (0.05, 0.03)
 """The scales until then."""
+NOISE = {True: 0.03, False: 0.01}
+"""Standard deviation of a trial's relative noise, by whether it can differ from run to run."""
 MOVED = 0.05
 """The simulators are run again when the estimated factors have moved some candidate's objective by this share."""
 
@@ -96,11 +100,15 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """Joint belief over `candidates`: mean [C] and covariance [C, C] of y, in the objective's unit."""
+    """Joint belief over `candidates`: mean [C] and covariance [C, C] of y, in the objective's unit.
+
+    `noise` [C] is the standard deviation of another trial of each; None where a repeat tells nothing new.
+    """
 
     candidates: Sequence[Candidate]
     mean: Floats
     covariance: Floats
+    noise: Floats | None = None
 
     @property
     def sd(self) -> Floats:
@@ -132,6 +140,7 @@ class Surrogate:
         ensemble: Ensemble,
         features: Mapping[Candidate, Floats],
         prior_sd: Floats,
+        noise: float = NOISE[True],
     ) -> None:
         self._ensemble = ensemble
         self._features = features
@@ -141,6 +150,7 @@ class Surrogate:
         self._observations: list[Observation] = []
         self._telemetry: list[Telemetry] = []
         self._scales = FIRST
+        self._noise = noise
         self._misfit = 1.0
         ensemble.recentre(self.centre, self._spread)
 
@@ -200,7 +210,8 @@ class Surrogate:
             gain = np.linalg.solve(evidence, cross.T).T
             mean = mean + gain @ targets
             covariance = covariance - gain @ cross.T
-        return Posterior(tuple(candidates), mean, (covariance + covariance.T) / 2)
+        noise = self._noise * weights if self._noise > NOISE[False] else None
+        return Posterior(tuple(candidates), mean, (covariance + covariance.T) / 2, noise)
 
     def _evidence(self, scales: tuple[float, float] | None = None) -> tuple[Floats, Floats, Floats]:
         """Rows of θ in each observation, deviations from the prior mean, and their covariance."""
@@ -222,32 +233,38 @@ class Surrogate:
         n = len(seen)
         if n:
             weights = np.array([column.z_weight for column in columns])
-            covariance[:n, :n] += np.outer(weights, weights) * self._kernel(seen, seen, scales[0])
-            noise = scales[1] * np.array([obs.noise for obs in self._observations])
+            covariance[:n, :n] += np.outer(weights, weights) * self._kernel(seen, seen, scales)
+            noise = self._noise * np.array([obs.noise for obs in self._observations])
             covariance[range(n), range(n)] += (weights * noise) ** 2
         at = range(n, len(rows))
         covariance[at, at] += np.array([entry.sd**2 for entry in self._telemetry])
         return design, targets, covariance
 
     def _kernel(
-        self, left: Sequence[Candidate], right: Sequence[Candidate], residual: float | None = None
+        self,
+        left: Sequence[Candidate],
+        right: Sequence[Candidate],
+        scales: tuple[float, float] | None = None,
     ) -> Floats:
         """Covariance of ρ between two lists."""
-        scale = self._scales[0] if residual is None else residual
+        scale, own = scales or self._scales
         x = np.array([self._features[c] for c in left])
         y = np.array([self._features[c] for c in right])
-        squared = ((x[:, None, :] - y[None, :, :]) ** 2).sum(axis=2)
-        smooth = OFFSET**2 + scale**2 * np.exp(-squared / (2 * LENGTH**2))
-        own = self._misfit * np.array([self._ensemble.column(c).misfit for c in left])
-        same = np.array([[c == d for d in right] for c in left])
-        result: Floats = smooth + same * (own[:, None] ** 2)
+        squared = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)[None, :] - 2 * x @ y.T
+        result: Floats = OFFSET**2 + scale**2 * np.exp(-np.maximum(squared, 0.0) / (2 * LENGTH**2))
+        places: dict[Candidate, list[int]] = {}
+        for j, d in enumerate(right):
+            places.setdefault(d, []).append(j)
+        for i, c in enumerate(left):
+            if c in places:
+                result[i, places[c]] += (self._misfit * self._ensemble.column(c).misfit) ** 2 + own**2
         return result
 
     def _choose_scales(self) -> None:
         if len(self._observations) < 3:
             return
         best = -np.inf
-        for scales in itertools.product(RESIDUALS, NOISES):
+        for scales in itertools.product(RESIDUALS, OWNS):
             _, targets, covariance = self._evidence(scales)
             likelihood = _log_likelihood(targets, covariance)
             if likelihood > best + 1e-9:
