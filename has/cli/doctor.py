@@ -66,6 +66,7 @@ def examine() -> dict[str, Any]:
     devices = [asdict(info) for info in detect()]
     extras = {name: [m for m in modules if not _installed(m)] for name, modules in EXTRAS.items()}
     engines = {name: _version(package) for name, package in ENGINES.items() if _installed(name)}
+    engines |= _vllm_elsewhere()
     shared_memory = _free_bytes(Path("/dev/shm"))
     found: dict[str, Any] = {
         "has": has.__version__,
@@ -206,6 +207,18 @@ def _device_rows(device: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("to do", device["mend"] or None),
     ]
     return [(name, value) for name, value in rows if value is not None]
+
+
+def _vllm_elsewhere() -> dict[str, str]:
+    """The vLLM that `has deploy --engine vllm` would start: HAS_VLLM's, or the one on the path."""
+    from has.engine.vllm.install import installed
+    from has.errors import MissingError
+
+    try:
+        found = installed()
+    except MissingError:
+        return {}
+    return {"vllm": f"{found.version}{' (cpu)' if found.cpu else ''} at {found.command}"}
 
 
 def _size(count: int | None) -> str | None:
