@@ -72,6 +72,10 @@ class VirtualGpu:
         """The share that asking for `share_percent` really gives (whole virtual SMs)."""
         return self.model.offer(share_percent)
 
+    def given(self, stage: str, share_percent: float) -> float:
+        """The share that a work of `stage` has when it asks for this: that of `offer`, whatever the stage."""
+        return self.offer(share_percent)
+
     def cancel(self, lane: str) -> None:
         """End the work of `lane` now, if it has one: its `run` raises Cancelled once its computation is done."""
         with self.changed:

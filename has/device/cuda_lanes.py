@@ -130,6 +130,11 @@ class CudaGpu:
             return 100.0
         return self.partition.offer(share_percent)
 
+    def given(self, stage: str, share_percent: float) -> float:
+        """The share that a work of `stage` has when it asks for this, with no encode beside it."""
+        with self.lock:
+            return self.stream_for(Work(stage, 1, 0, share_percent))[1]
+
     def cancel(self, lane: str) -> None:
         """Nothing to do: a kernel that was launched runs to its end, which is soon."""
 
@@ -139,7 +144,7 @@ class CudaGpu:
         whole = self._whole[stage], 100.0
         if self.partition is None or self.streams or not isinstance(work, Work):
             return whole
-        if stage == "encode" and work.share_percent < 100:
+        if stage in ("encode", "decode") and work.share_percent < 100:  # decode: while it is profiled
             pair = self.partition.pair(work.share_percent)
             return self._external(pair.encode_stream), 100.0 * pair.encode_sms / self.device.sm_count
         if stage == "prefill" and (self.encoding is not None or work.share_percent < 100):

@@ -35,6 +35,7 @@ class StageBench:
 
     def __init__(self, model: StageModel) -> None:
         self._model = model
+        self.kind = media_kind(model.name)
         self.facts: dict[str, Any] = {
             "media_unit": unit_tokens(model.name),
             "weights_bytes": dict(model.weights_bytes),

@@ -9,10 +9,7 @@ from typing import Any
 
 from has.core.profile import Profile
 from has.core.stage import Stage
-from has.device import host
-from has.device.device_model import VIRTUAL_GPU
 from has.device.gate import P90_BOUND
-from has.device.nominal import Nominal
 from has.files.profile import profile_from_rows
 from has.latency.curves import fits
 from has.profiler.plan import Key, Plan, Point
@@ -31,10 +28,17 @@ def words(point: Point) -> str:
     return f"{point.stage}{beside}, {point.sm_percent:g} % of SMs, batch {point.batch}, {point.tokens} tokens"
 
 
-def assemble(plan: Plan, work: WorkFile, follows: Mapping[Key, float], table: Nominal) -> Profile:
+def assemble(
+    plan: Plan,
+    work: WorkFile,
+    follows: Mapping[Key, float],
+    device: Mapping[str, Any],
+    notes: Mapping[str, Any],
+) -> Profile:
     """The profile of a plan whose points are all measured or follow from others.
 
-    A row that follows has no samples and no deciles.
+    device, notes: what the metadata says of the device, and of how it was measured. A row that follows has no samples and
+    no deciles.
     """
     rows: list[dict[str, Any]] = []
     unstable: list[str] = []
@@ -49,45 +53,22 @@ def assemble(plan: Plan, work: WorkFile, follows: Mapping[Key, float], table: No
             unstable.append(said)
     metadata = {
         "version": 1,
-        "device": "cpu (emulated)",
         "model": plan.model,
         "source": "measured",
         "engine": "has",
-        "sm_count": VIRTUAL_GPU.sm_count,
-        "memory_bytes": VIRTUAL_GPU.memory_bytes,
         "dtype": work.facts["dtype"],
         "tensor_parallel": 1,
-        "partition_mechanism": "deadline pacing (emulated)",
         "weights_bytes": work.facts["weights_bytes"],
         "kv_bytes_per_token": work.facts["kv_bytes_per_token"],
         "error": MEASURED_ERROR,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "notes": {
-            "emulated": "virtual GPUs: real computation on slices of this CPU, paced by the device model below",
-            "plan": plan.size,
-            **_counts(plan, work),
-            **_calibration(table),
-            "unstable": unstable,
-        },
-        "device_model": VIRTUAL_GPU.text(),
-        "device_model_digest": VIRTUAL_GPU.digest(),
-        "cpu": host.cpu_name(),
-        "cpu_share": table.total_share,
-        "nominal_digest": table.digest(),
+        "notes": {"plan": plan.size, **notes, **_counts(plan, work), "unstable": unstable},
+        **device,
     }
     profile = profile_from_rows(metadata, rows)
     shared, fitted = sharing(profile), fits(profile)
     derived = ({"sharing": as_metadata(shared)} if shared else {}) | ({"sm_fits": fitted} if fitted else {})
     return profile_from_rows(metadata | derived, rows)
-
-
-def _calibration(table: Nominal) -> dict[str, str]:
-    if not table.disturbed:
-        return {}
-    return {
-        "calibration": f"costs were measured while other processes used {table.others:.1f} of {host.cores()} cores, and may be"
-        " up to twice those of a quiet machine: has profile --fresh, once it is quiet"
-    }
 
 
 def _row(point: Point, sm_percent: float) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from has.device import host
-from has.device.base import Span, Work
+from has.device.base import Lane, Span, Work
 from has.device.calibrate import Bench
 from has.device.cpu import CREDIT_S, Cancelled, VirtualGpu
 from has.device.fleet import Handler
@@ -32,13 +32,31 @@ def worker(bench: Bench, index: int) -> Handler:
     return measurer.handle
 
 
+class Lanes(Protocol):
+    """What is measured on: a virtual GPU, or a CUDA one."""
+
+    streams: bool
+
+    @property
+    def lanes(self) -> Mapping[str, Lane]: ...
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    def offer(self, share_percent: float) -> float: ...
+
+    def given(self, stage: str, share_percent: float) -> float: ...
+
+    def cancel(self, lane: str) -> None: ...
+
+
 class Measurer:
     """One virtual GPU with a bench on it."""
 
-    def __init__(self, bench: Bench, index: int) -> None:
+    def __init__(self, bench: Bench, index: int, gpu: Lanes | None = None) -> None:
         self._bench = bench
         self._index = index
-        self._gpu: VirtualGpu | None = None
+        self._gpu = gpu
         self._warm: set[str] = set()
 
     def handle(self, message: dict[str, Any]) -> Any:
@@ -85,7 +103,7 @@ class Measurer:
             "samples": [span.duration_s for span in kept],
             "ratio": p90([span.ratio for span in kept]),
             "covered": covered,
-            "sm_percent": gpu.offer(point["sm_asked"]),
+            "sm_percent": gpu.given(stage, point["sm_asked"]),
             "dropped": dropped,
         }
 
@@ -106,9 +124,7 @@ class Repeats:
     cap_s: float
 
 
-def repeat(
-    gpu: VirtualGpu, run: Callable[[], object], work: Work, sampling: Repeats
-) -> tuple[list[Span], int]:
+def repeat(gpu: Lanes, run: Callable[[], object], work: Work, sampling: Repeats) -> tuple[list[Span], int]:
     """Run `work` back to back, as plan.Sampling says. Returns (spans, how many others were dropped).
 
     A span that the host was late for is dropped, as long as one is left that it was not.
@@ -135,7 +151,7 @@ class Beside:
     gaps_s: how long in all it did not run, because the host came back too late to start it again in time.
     """
 
-    def __init__(self, gpu: VirtualGpu, run: Callable[[], object], work: Work) -> None:
+    def __init__(self, gpu: Lanes, run: Callable[[], object], work: Work) -> None:
         self._gpu, self._run, self._work = gpu, run, work
         self.gaps_s = 0.0
         self._begun = threading.Event()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -128,14 +128,16 @@ def make_plan(
     sm: Sequence[float] | None = None,
     batch: Sequence[int] | None = None,
     tokens: Sequence[int] | None = None,
+    usual: Mapping[Size, Axes] | None = None,
 ) -> Plan:
     """The plan for one model.
 
     offer: the SM share that a device gives when asked for one. media_tokens: the nearest number of media tokens
-    that an item of the model can have. `sm`, `batch`, `tokens` (of every stage) replace the values of `size`.
+    that an item of the model can have. `sm`, `batch`, `tokens` (of every stage) replace the values of `size`, which
+    are those of `usual` (default AXES).
     Raises InputError for values out of range.
     """
-    axes = AXES[size]
+    axes = (usual or AXES)[size]
     shares = _checked("sm", sm, 1, 100) or axes.sm
     batches = _whole("batch", batch, 1, 1024) or axes.batch
     counts = _whole("tokens", tokens, 1, 65536)

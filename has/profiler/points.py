@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,16 @@ class Measured:
     def disturbed(self, stage: str) -> bool:
         """Whether the host could not keep up while this was measured."""
         return self.ratio > P90_BOUND.get(stage, 1.0) or self.covered < COVERED_BOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """done of total points, seconds left by forecast (None: unknown yet), and what is being done."""
+
+    done: int
+    total: int
+    eta_s: float | None
+    doing: str
 
 
 class WorkFile:
@@ -88,6 +99,11 @@ class WorkFile:
                     "dropped": measured.dropped,
                 },
             )
+
+
+def medians(work: WorkFile) -> dict[Key, float]:
+    """Seconds of every point measured."""
+    return {key: statistics.median(measured.samples) for key, measured in work.measured.items()}
 
 
 def work_file_path(out: str | Path) -> Path:

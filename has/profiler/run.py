@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from has.core.profile import Profile
@@ -20,10 +20,11 @@ from has.models.names import BENCH, BUNDLED
 from has.models.tokens import token_rule
 from has.profiler.adapt import outlook
 from has.profiler.assemble import assemble, words
+from has.profiler.cpu_metadata import device_of, notes_of
 from has.profiler.forecast import Forecast, expected_s
 from has.profiler.measure import WORKER
 from has.profiler.plan import Key, Plan, Point, Size, load, make_plan, weight
-from has.profiler.points import Measured, WorkFile, work_file_path
+from has.profiler.points import Measured, Progress, WorkFile, medians, work_file_path
 
 WORKERS_PER_GPU = 2
 """Points on few SMs leave most of a slice idle; so more points than GPUs are measured at once."""
@@ -31,16 +32,6 @@ BUSY_BOUND = 0.95
 """Share of the slices that points may keep busy: what is left is for preparing others, which is not paced."""
 REPEATED_SHARE = 10
 """Of this many points one may be measured again; a host that disturbs more will not be quieter then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """done of total points, seconds left by forecast (None: unknown yet), and what is being done."""
-
-    done: int
-    total: int
-    eta_s: float | None
-    doing: str
 
 
 def profile_device(
@@ -58,14 +49,23 @@ def profile_device(
     total_share: float | None = None,
     seed: int = 0,
 ) -> Profile:
-    """Measure the profile of a bundled model on the CPU device; with `out`, write it there (.parquet or .csv).
+    """Measure a profile; with `out`, write it there (.parquet or .csv).
+
+    On cpu of a bundled model. On cuda of any whose shapes are known, with its weights where they are here (see
+    `cuda.profile_cuda`; virtual_gpus, total_share and seed are of the CPU device).
 
     Every finished point is kept at once in `work_file_path(out)`; called again, only what is missing is
     measured (resume=False: all of it). Interrupted, it leaves no process behind and loses no finished point.
     Raises InputError for bad arguments, MissingError where the device is not here, RunError where measuring fails.
     """
-    _check(model, device, virtual_gpus)
     tell = progress or (lambda _: None)
+    if device == "cuda":
+        from has.profiler.cuda import profile_cuda
+
+        return profile_cuda(
+            model, size=size, sm=sm, batch=batch, tokens=tokens, out=out, tell=tell, resume=resume
+        )
+    _check(model, device, virtual_gpus)
     plan = make_plan(
         model,
         VIRTUAL_GPU.offer,
@@ -85,7 +85,7 @@ def profile_device(
     work = WorkFile(path, setup)
     if outlook(plan, medians(work)).wanted or not work.facts:
         _measure(plan, work, table, virtual_gpus, seed, tell)
-    profile = assemble(plan, work, outlook(plan, medians(work)).follows, table)
+    profile = assemble(plan, work, outlook(plan, medians(work)).follows, device_of(table), notes_of(table))
     if out is not None:
         save_profile(profile, out)
     tell(Progress(total, total, 0.0, "done"))
@@ -95,7 +95,7 @@ def profile_device(
 def _check(model: str, device: str, virtual_gpus: int) -> None:
     if device != "cpu":
         raise MissingError(
-            f"this version measures profiles on the cpu device, not on {device}",
+            f"no profile can be measured on {device}: devices are cpu and cuda",
             mend="has profile --device cpu",
         )
     if model not in BUNDLED:
@@ -119,11 +119,6 @@ def _check(model: str, device: str, virtual_gpus: int) -> None:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
-
-
-def medians(work: WorkFile) -> dict[Key, float]:
-    """Seconds of every point measured."""
-    return {key: statistics.median(measured.samples) for key, measured in work.measured.items()}
 
 
 def _measure(

@@ -160,8 +160,12 @@ def test_points_of_another_device_or_sampling_are_not_used(tmp_path):
     assert not WorkFile(path, "one").measured
 
 
-def test_what_cannot_be_profiled_here_is_said():
-    with pytest.raises(MissingError, match="cpu device"):
+def test_what_cannot_be_profiled_here_is_said(monkeypatch):
+    with pytest.raises(MissingError, match="devices are cpu and cuda"):
+        profile_device("tiny-image", "tpu")
+    driver = MissingError("no NVIDIA driver")
+    monkeypatch.setattr("has.device.cuda.load_driver", lambda: (_ for _ in ()).throw(driver))
+    with pytest.raises(MissingError, match="no NVIDIA driver"):
         profile_device("tiny-image", "cuda")
     with pytest.raises(InputError, match="bundled"):
         profile_device("llava-v1.6-34b")

@@ -1,0 +1,189 @@
+"""Profile a model on a CUDA device: one point after the other, in this process, by events.
+
+Not run on a GPU yet: held to a recorded fake.
+
+Weights are the checkpoint's where it is here, else dummy ones of the same shapes, as latency does not depend on their values;
+the profile says which. Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
+a point counts only if the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from has.core.profile import Profile
+from has.device import cuda, nvml
+from has.device.cuda_lanes import CudaGpu, Timer, TorchTimer
+from has.errors import MissingError
+from has.files.profile import save_profile
+from has.models.rules import TokenRule
+from has.models.tokens import token_rule
+from has.profiler.adapt import outlook
+from has.profiler.assemble import assemble, words
+from has.profiler.measure import Measurer
+from has.profiler.plan import AXES, Axes, Plan, Point, Size, make_plan, weight
+from has.profiler.points import Measured, Progress, WorkFile, medians, work_file_path
+
+CUDA_AXES: dict[Size, Axes] = {
+    "quick": replace(
+        AXES["quick"], media=(256, 1280), prompt=(256, 2048), context=(512, 4096), moved=(256, 4096)
+    ),
+    "full": replace(
+        AXES["full"],
+        media=(64, 256, 576, 1280, 2560),
+        prompt=(64, 256, 1024, 2048, 4096, 8192),
+        context=(256, 2048, 8192),
+        moved=(256, 2048, 16384),
+    ),
+}
+SLOW_WEIGHT_S = 0.02
+"""Seconds that a unit of a point's weight is expected to take, until some have been seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device ready to measure on. snapshot: what NVML says now (None: it does not)."""
+
+    gpu: CudaGpu
+    bench: Any
+    dummy: bool
+    snapshot: Callable[[], nvml.Snapshot | None]
+
+
+def profile_cuda(
+    model: str,
+    *,
+    size: Size,
+    sm: Sequence[float] | None,
+    batch: Sequence[int] | None,
+    tokens: Sequence[int] | None,
+    out: str | Path | None,
+    tell: Callable[[Progress], None],
+    resume: bool = True,
+    open_place: Callable[[str, Sequence[float]], Place] | None = None,
+) -> Profile:
+    """As `run.profile_device`, on the first CUDA device. Raises MissingError where there is none."""
+    shares = [share for share in sm or CUDA_AXES[size].sm if share < 100]
+    place = (open_place or open_cuda)(model, shares[: cuda.MAX_LEVELS])
+    with place.gpu as gpu:
+        rule, kind = token_rule(model), place.bench.kind
+        plan = make_plan(
+            model,
+            gpu.offer,
+            lambda count: nearest(rule, kind, count),
+            size=size,
+            sm=sm,
+            batch=batch,
+            tokens=tokens,
+            usual=CUDA_AXES,
+        )
+        path = work_file_path(out) if out is not None else None
+        if path is not None and not resume:
+            path.unlink(missing_ok=True)
+        device = device_of(gpu, place.snapshot())
+        setup = json.dumps([plan.digest(), device, place.dummy], sort_keys=True)
+        work = WorkFile(path, hashlib.sha256(setup.encode()).hexdigest()[:12])
+        if not work.facts:
+            work.note(place.bench.facts)
+        flags = _measure(plan, work, place, tell)
+        weights = "dummy weights: right shapes, random values" if place.dummy else "the checkpoint's weights"
+        profile = assemble(
+            plan, work, outlook(plan, medians(work)).follows, device, {"weights": weights, "flags": flags}
+        )
+    if out is not None:
+        save_profile(profile, out)
+    tell(Progress(len(plan.points), len(plan.points), 0.0, "done"))
+    return profile
+
+
+def nearest(rule: TokenRule, kind: str, count: int) -> int:
+    return rule.nearest(kind, count).tokens
+
+
+def open_cuda(model: str, shares: Sequence[float]) -> Place:
+    """The first device, partitioned at `shares` where it can be, with the model on it."""
+    driver = cuda.load_driver()
+    found = cuda.devices(driver)
+    if not found:
+        raise MissingError("no CUDA device is visible", mend="has doctor says what is here; or --device cpu")
+    import torch
+
+    from has.models.bench import StageBench
+    from has.models.folders import find_folder
+    from has.models.names import is_bundled
+    from has.models.stage_model import load_stage_model
+
+    device = found[0]
+    dummy = find_folder(model) is None and not is_bundled(model)
+    torch.zeros(1, device="cuda")  # torch makes its context first, and green ones share it
+    loaded = load_stage_model(model, "cuda", weights="dummy" if dummy else "real")
+    partition = (
+        cuda.SmPartition(driver, device, shares) if device.mechanism == "green contexts" and shares else None
+    )
+    timer: Timer = TorchTimer(device.index)
+    library = nvml.load_nvml()
+    uuid = next((uuid for uuid in nvml.uuids(library) if uuid.endswith(device.uuid)), None)
+    return Place(
+        CudaGpu(device, partition, timer),
+        StageBench(loaded),
+        dummy,
+        lambda: None if uuid is None else nvml.snapshot(library, uuid),
+    )
+
+
+def device_of(gpu: CudaGpu, seen: nvml.Snapshot | None) -> dict[str, Any]:
+    """As the metadata says it, and as points of an interrupted profile are told apart."""
+    device = gpu.device
+    shared = "no partition" if gpu.partition is None else "green contexts"
+    return {
+        "device": device.name,
+        "uuid": device.uuid,
+        "sm_count": device.sm_count,
+        "memory_bytes": device.memory_bytes,
+        "driver": (seen.driver if seen else None) or str(device.driver),
+        "partition_mechanism": shared if gpu.partition else f"none used; {device.mechanism}",
+    }
+
+
+def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress], None]) -> list[str]:
+    """Measure what is wanted. Returns what NVML flagged meanwhile."""
+    measurer = Measurer(place.bench, 0, place.gpu)
+    seconds = medians(work)
+    flags: dict[str, None] = {}
+    begun, done_weight = place.gpu.clock(), 0.0
+    while wanted := outlook(plan, seconds).wanted:
+        point = wanted[0]
+        measured = _once(measurer, plan, point, place, flags)
+        if measured.ratio > 1:
+            measured = _once(measurer, plan, point, place, flags)
+        work.add(point, measured)
+        seconds[point.key] = medians(work)[point.key]
+        ahead = outlook(plan, seconds)
+        left = [p for p in plan.points if p.key not in seconds and p.key not in ahead.follows]
+        done_weight += weight(point)
+        each = (place.gpu.clock() - begun) / done_weight if done_weight else SLOW_WEIGHT_S
+        left_s = each * sum(map(weight, left))
+        tell(Progress(len(plan.points) - len(left), len(plan.points), left_s, words(point)))
+    return list(flags)
+
+
+DISTURBED = 2.0
+"""Written as the ratio of a point that NVML rejects: beyond every bound of the gate."""
+
+
+def _once(measurer: Measurer, plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured:
+    before = place.snapshot()
+    reply = measurer.measure({**asdict(point), **asdict(plan.sampling)})
+    after = place.snapshot()
+    measured = Measured(tuple(reply.pop("samples")), **reply)
+    if before is None or after is None:
+        return measured
+    verdict = nvml.noise(before, after, own=[os.getpid()])
+    flags.update(dict.fromkeys((*verdict.flags, *verdict.reject)))
+    return replace(measured, ratio=DISTURBED) if verdict.reject else measured

@@ -1,0 +1,165 @@
+"""A profile of a CUDA device, on a recorded driver and a GPU whose times follow a formula. No GPU takes part in this."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from has.core.stage import Beside, Stage
+from has.device import cuda, nvml
+from has.device.cuda_lanes import CudaGpu
+from has.files.profile import load_profile
+from has.latency.lookup import LatencyModel
+from has.profiler.cuda import Place, profile_cuda
+from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
+
+FACTS = {
+    "media_unit": 4,
+    "weights_bytes": {"encoder": 10, "lm": 20},
+    "kv_bytes_per_token": 57344,
+    "embedding_bytes_per_token": 16,
+    "dtype": "bfloat16",
+}
+
+
+class Gpu(FakeTimer):
+    """Work that fills 40 % of the SMs: 1 ms a token and request, no faster on more; half as fast again beside another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mine = threading.local()
+        self.sms: dict[str, float] = {}
+        self.busy: dict[int, bool] = {}
+
+    def on(self, stream):
+        self.mine.stream, self.mine.records = stream, 0
+        return super().on(stream)
+
+    def record(self, stream):
+        self.mine.records = getattr(self.mine, "records", 0) + 1
+        at = self.clock_s - self.began_s
+        if self.mine.records != 2:
+            return at
+        return at + self.mine.seconds * max(1.0, 40 / self.sms.get(stream, 100.0))
+
+
+class Bench:
+    kind = "image"
+    facts = FACTS
+
+    def __init__(self, timer: Gpu) -> None:
+        self._timer = timer
+
+    def prepare(self, stage: str, batch: int, tokens: int) -> Any:
+        def run() -> None:
+            self._timer.mine.seconds = 1e-3 * batch * tokens if stage != "decode" else 1e-3 * (10 + batch)
+
+        return run
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """Opens an L40S; `snapshots` are what NVML says, the last one again and again."""
+    monkeypatch.setattr(cuda, "mps_state", lambda: "absent")
+
+    def make(driver: FakeDriver, snapshots: list[nvml.Snapshot | None]):
+        def opened(model, shares):
+            timer = Gpu()
+            (device,) = cuda.devices(driver)
+            partition = (
+                cuda.SmPartition(driver, device, shares) if device.mechanism == "green contexts" else None
+            )
+            gpu = CudaGpu(device, partition, timer, clock=timer.clock)
+            for pair in (partition.pairs if partition else {}).values():
+                timer.sms[f"context {int(pair.encode_stream)}"] = 100 * pair.encode_sms / device.sm_count
+                timer.sms[f"context {int(pair.prefill_stream)}"] = 100 * pair.prefill_sms / device.sm_count
+            left = list(snapshots)
+            return Place(gpu, Bench(timer), True, lambda: left.pop(0) if len(left) > 1 else left[0])
+
+        return opened
+
+    return make
+
+
+def quiet() -> nvml.Snapshot:
+    return nvml.snapshot(FakeNvml(), L40S)
+
+
+def measured(opened, **more):
+    given = {"size": "quick", "sm": [25, 50, 75, 100], "batch": [1, 2], "tokens": [64], "out": None} | more
+    return profile_cuda("qwen2.5-vl-7b", tell=lambda _: None, open_place=opened, **given)
+
+
+def test_a_profile_of_a_gpu_says_what_it_is_of(place, tmp_path):
+    driver = FakeDriver()
+    profile = measured(place(driver, [quiet()]), out=tmp_path / "p.parquet")
+    assert not driver.live
+    metadata = profile.metadata
+    assert (metadata.device, metadata.sm_count, metadata.driver) == ("NVIDIA L40S", 142, "570.86.15")
+    assert metadata.partition_mechanism == "green contexts"
+    assert metadata.notes["weights"].startswith("dummy")
+    assert metadata.notes["unstable"] == []
+    assert load_profile(tmp_path / "p.parquet") == profile
+
+
+def test_shares_are_those_that_each_side_really_had(place):
+    """120 of 142 SMs asked give 114: encode has 80 %, and a prefill beside it the other 20."""
+    profile = measured(place(FakeDriver(), [quiet()]), sm=[15, 85, 100])
+    shares = {
+        stage: sorted({row.sm_percent for row in profile.rows if row.stage == stage})
+        for stage in ("encode", "prefill")
+    }
+    assert shares["encode"] == pytest.approx([100 * 20 / 142, 100 * 114 / 142, 100])
+    assert shares["prefill"] == pytest.approx([100 * 28 / 142, 100 * 122 / 142, 100])
+
+
+def test_look_ups_find_what_the_gpu_took(place):
+    latency = LatencyModel.from_profile(measured(place(FakeDriver(), [quiet()])))
+    assert latency.seconds(Stage.ENCODE, 2, 64) == pytest.approx(0.128, rel=0.01)
+    quarter = 100 * 34 / 142
+    assert latency.seconds(Stage.ENCODE, 2, 64, quarter) == pytest.approx(0.128 * 40 / quarter, rel=0.01)
+    assert latency.seconds(Stage.DECODE, 2, 64) == pytest.approx(0.012, rel=0.01)
+    assert latency.covers(Stage.ENCODE, Beside.PREFILL)
+
+
+def test_a_foreign_process_or_a_slowdown_drops_a_point_and_one_that_stays_is_named(place):
+    foreign, hot = (
+        replace(quiet(), processes=(4242,)),
+        replace(quiet(), throttled=("hardware thermal slowdown",)),
+    )
+    once = measured(place(FakeDriver(), [quiet(), foreign, quiet()]))
+    assert once.metadata.notes["unstable"] == []
+    assert any("4242" in flag for flag in once.metadata.notes["flags"])
+    stays = measured(place(FakeDriver(), [hot]))
+    paced = [row for row in stays.rows if row.stage in ("encode", "prefill", "decode")]
+    assert len(stays.metadata.notes["unstable"]) >= len(paced)
+    assert stays.metadata.notes["flags"] == ["hardware thermal slowdown"]
+
+
+def test_a_gpu_that_cannot_be_partitioned_has_one_share(place):
+    profile = measured(place(FakeDriver(no_green=True), [None]), sm=None)
+    assert {row.sm_percent for row in profile.rows} == {100.0}
+    assert "stream priority" in profile.metadata.partition_mechanism
+
+
+def test_an_interrupted_profile_goes_on(place, tmp_path):
+    seen = []
+
+    def stop(progress):
+        seen.append(progress)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+
+    given = {"size": "quick", "sm": [50, 100], "batch": [1], "tokens": [64], "out": tmp_path / "p.parquet"}
+    with pytest.raises(KeyboardInterrupt):
+        profile_cuda("qwen2.5-vl-7b", tell=stop, open_place=place(FakeDriver(), [quiet()]), **given)
+    lines = (tmp_path / "p.points.jsonl").read_text().splitlines()
+    again = []
+    profile = profile_cuda(
+        "qwen2.5-vl-7b", tell=again.append, open_place=place(FakeDriver(), [quiet()]), **given
+    )
+    assert len(again) - 1 == len(profile.rows) - 5
+    assert (tmp_path / "p.points.jsonl").read_text().splitlines()[: len(lines)] == lines
