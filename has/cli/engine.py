@@ -48,16 +48,15 @@ def _say_what_would_run(t: Talk, plan: Deployment, file: Path, attach: str | Non
     """The commands, after the checks that starting them would make."""
     from has.engine.artefacts.artefact import shell_line
     from has.engine.place import make_plan
-    from has.engine.sizes import Sizes
     from has.engine.vllm.commands import Site, command, environment
-    from has.engine.vllm.serve import LARGEST_ITEM, MOST_ITEMS, attached
+    from has.engine.vllm.serve import attached, default_sizes
 
     if attach is not None:
         urls = attached(attach, plan)
         rows = [(pool, index, url) for pool, index, url in urls.all()]
         t.result({"deployment": plan, "attached": rows}, "\n".join(f"{p} {i}: {u}" for p, i, u in rows))
         return
-    sizes = sizes_for(plan, file) or Sizes(LARGEST_ITEM, LARGEST_ITEM, LARGEST_ITEM, MOST_ITEMS)
+    sizes = sizes_for(plan, file) or default_sizes(plan.model)
     made = make_plan(plan, "vllm", sizes)
     for change in made.changes:
         t.warn(str(change))

@@ -40,6 +40,11 @@ class Sizes:
     items: dict[str, int]
     bounded: bool = True
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """Most items of each modality in one prompt; 0 for those that do not come, or engines reserve for them."""
+        return {kind: self.items.get(kind, 0) for kind in ("audio", "image", "video")} if self.items else {}
+
 
 def largest(distribution: Distribution | None) -> tuple[int, bool]:
     """The largest value, rounded up, and whether it is one; of an unbounded one the quantile 1 - TAIL."""

@@ -94,7 +94,7 @@ def arguments(instance: Instance, plan: Plan) -> list[str]:
     if plan.sizes.items:
         argv += [
             "--limit-mm-per-prompt",
-            json.dumps(dict(sorted(plan.sizes.items.items())), separators=(",", ":")),
+            json.dumps(plan.sizes.limits, separators=(",", ":")),
         ]
     if instance.role in KV_ROLES:
         config = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[instance.role]}

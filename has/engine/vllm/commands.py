@@ -65,7 +65,7 @@ def command(instance: Instance, plan: Plan, site: Site, host: str) -> list[str]:
     argv += ["--max-num-seqs", str(instance.max_num_seqs)]
     argv += ["--max-num-batched-tokens", str(instance.max_num_batched_tokens)]
     if plan.sizes.items:
-        argv += ["--limit-mm-per-prompt", _json(dict(sorted(plan.sizes.items.items())))]
+        argv += ["--limit-mm-per-prompt", _json(plan.sizes.limits)]
     if site.context is not None:
         argv += ["--max-model-len", str(site.context)]
     if instance.tensor_parallel > 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -83,13 +84,14 @@ class Fleet:
 
     def arrange(self, plan: Plan) -> Urls:
         """Have the instances of `plan` running, and say where. RunError with the engine's reason if one does not start."""
-        wanted = {self._key(i): i for i in plan.instances}
+        keys = self._keys(plan)
+        wanted = {keys[i.name]: i for i in plan.instances}
         surplus = [key for key, engine in self._running.items() if key not in wanted or engine.dead]
         self.launcher.stop([self._running.pop(key) for key in surplus])
         missing = [i for key, i in wanted.items() if key not in self._running]
         try:
             engines = self.launcher.start([self._start(i, plan) for i in missing])
-            self._running |= {self._key(i): e for i, e in zip(missing, engines, strict=True)}
+            self._running |= {keys[i.name]: e for i, e in zip(missing, engines, strict=True)}
             self.started += len(engines)
             self.launcher.wait(list(self._running.values()), self._ready_s)
         except BaseException:
@@ -98,7 +100,7 @@ class Fleet:
             self.launcher.stop([self._running.pop(key) for key in bad])
             raise
         self.clear()
-        url = {i.name: self._running[self._key(i)].url for i in plan.instances}
+        url = {i.name: self._running[keys[i.name]].url for i in plan.instances}
 
         def of(*roles: str) -> tuple[str, ...]:
             return tuple(url[i.name] for i in plan.instances if i.role in roles)
@@ -128,9 +130,15 @@ class Fleet:
         self._running.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _key(self, instance: Instance) -> tuple[str, tuple[int, ...]]:
-        kind = "encode" if instance.role == "encode" else "language" if self.swappable else instance.role
-        return kind, instance.gpus
+    def _keys(self, plan: Plan) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Instance -> what must be equal for a running one to serve: kind and GPUs; on a CPU kind and number."""
+        keys: dict[str, tuple[str, tuple[int, ...]]] = {}
+        counts: Counter[str] = Counter()
+        for instance in plan.instances:
+            kind = "language" if self.swappable and instance.is_language else instance.role
+            keys[instance.name] = (kind, (counts[kind],) if self.found.cpu else instance.gpus)
+            counts[kind] += 1
+        return keys
 
     def _start(self, instance: Instance, plan: Plan) -> Start:
         ports = {"http": self._ports.take()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -33,8 +34,22 @@ ROLES = {
     "monolithic": ("all",),
 }
 LARGEST_ITEM = 16_384
-"""Tokens of one medium that encoders are made for where no workload says: what Qwen-VL's largest image has."""
-MOST_ITEMS = {"image": 16, "video": 1, "audio": 4}
+"""Tokens of one medium that encoders are made for where neither a workload nor the model's rule says: what
+Qwen-VL's largest image has."""
+MOST_ITEMS = 16
+"""Images of one request, likewise."""
+LARGE_PX = 8192
+"""Sides of an image that every rule scales down to its largest."""
+
+
+def default_sizes(model: str) -> Sizes:
+    """What instances are made for where no workload says: the model's largest images, some a request."""
+    rule = rule_of(model)
+    item = LARGEST_ITEM
+    if rule is not None:
+        with suppress(InputError):
+            item = rule.image(LARGE_PX, LARGE_PX)
+    return Sizes(item, item, item, {"image": MOST_ITEMS})
 
 
 def attached(text: str, deployment: Deployment) -> Urls:
@@ -191,9 +206,7 @@ def serve(
     try:
         if urls is None:
             fleet = Fleet(installed(), deployment.model, deployment.gpus, swappable=False, say=say)
-            plan = fleet.plan(
-                deployment, sizes or Sizes(LARGEST_ITEM, LARGEST_ITEM, LARGEST_ITEM, MOST_ITEMS)
-            )
+            plan = fleet.plan(deployment, sizes or default_sizes(deployment.model))
             say(f"starting {len(plan.instances)} vLLM instances; their logs are in {fleet.launcher.logs}")
             urls, budget = fleet.arrange(plan), fleet.encoder_budget(plan)
         serving = _serve(
