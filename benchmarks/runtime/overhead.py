@@ -28,7 +28,14 @@ from has.core.deployment import Deployment
 MODEL = "tiny-image"
 STAGE_BOUND, SWITCH_BOUND_S, TRIAL_BOUND_S = 0.92, 1.0, 2.0
 SLO = {"ttft_ms": 2000, "tpot_ms": 150}
-COMMON = {"version": 1, "model": MODEL, "gpus": 8, "slo": SLO, "dispatch": "shortest_queue"}
+COMMON = {
+    "version": 1,
+    "model": MODEL,
+    "gpus": 8,
+    "slo": SLO,
+    "dispatch": "shortest_queue",
+    "max_prefill_requests": 8,  # a quick profile reaches so far
+}
 BOTTLENECKS: dict[str, dict[str, Any]] = {
     "encode": {
         "topology": "disaggregated",

@@ -163,6 +163,22 @@ def test_a_client_that_leaves_frees_everything_it_held(pools) -> None:
     asyncio.run(run())
 
 
+def test_a_client_that_does_not_read_holds_no_kv(pools) -> None:
+    pool = pools(MODEL)
+
+    async def run() -> list[int]:
+        async with Trial(pool) as service:
+            stream = await service.submit(job(MODEL, 1, max_tokens=30))
+            async with asyncio.timeout(30):
+                while service.state().running or service.state().waiting:
+                    await asyncio.sleep(0.01)
+            assert service.state().kv_tokens_used == 0
+            assert pool.arena.used_bytes == 0
+            return [event.token_id async for event in stream]
+
+    assert asyncio.run(run()) == reference(MODEL, job(MODEL, 1, max_tokens=30))
+
+
 def test_media_that_are_none_are_the_clients_fault_and_nobody_elses(pools) -> None:
     pool = pools(MODEL)
 
