@@ -1,6 +1,6 @@
 """`python -m has` is the command `has`."""
 
-from has.cli.main import main
+from has.cli.entry import main
 
 if __name__ == "__main__":
     main()

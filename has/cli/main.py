@@ -5,6 +5,8 @@ Importing this module loads typer and nothing heavier, so that `has --help` answ
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -99,8 +101,18 @@ def main() -> NoReturn:
     """Console script. A termination request is an interruption: workers are ended, finished work is kept."""
     begin_output()
     signal.signal(signal.SIGTERM, _terminated)
-    status = run(sys.argv[1:])
-    sys.exit(end_output(status))
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:  # once more, while the first was being told
+        status = INTERRUPTED
+    status = end_output(status)
+    if status == INTERRUPTED:
+        # An interruption that passed through C code makes Python end of SIGINT, whatever status is asked for.
+        atexit._run_exitfuncs()
+        os._exit(status)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

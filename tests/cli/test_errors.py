@@ -85,7 +85,7 @@ def test_a_server_that_is_not_there_is_status_3_with_a_mend(has, inputs) -> None
 )
 @pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
 def test_each_kind_of_end(fault, status, words, as_json, has, inputs, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    def fail(_: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise fault
 
     monkeypatch.setattr(has_show, "read", fail)
@@ -112,8 +112,8 @@ def test_a_reader_that_leaves_early_is_no_error(inputs: Path) -> None:
 def test_stray_prints_go_to_stderr_even_those_of_children(inputs: Path) -> None:
     code = (
         "import os, subprocess, sys; from has.cli import show; from has.cli.main import main; read = show.read\n"
-        "def noisy(file):\n"
-        "    print('a print'); os.write(1, b'a write\\n'); subprocess.run(['echo', 'a child']); return read(file)\n"
+        "def noisy(*a, **k):\n"
+        "    print('a print'); os.write(1, b'a write\\n'); subprocess.run(['echo', 'a child']); return read(*a, **k)\n"
         "show.read = noisy; sys.argv = ['has', 'show', 'p.csv', '--json']; main()"
     )
     done = subprocess.run(
@@ -130,7 +130,7 @@ def test_a_signal_ends_with_status_130(number: signal.Signals, inputs: Path) -> 
         "import os, signal, sys, threading; from has.cli import show; from has.cli.main import main\n"
         # of a job in the background the shell has SIGINT ignored
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "def wait(file):\n"
+        "def wait(*_, **__):\n"
         "    print('waiting', file=sys.stderr, flush=True); threading.Event().wait()\n"
         "show.read = wait; sys.argv = ['has', 'show', 'p.csv']; main()"
     )
