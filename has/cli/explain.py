@@ -30,6 +30,7 @@ def command(
         from has.report.explanation import describe_explanation
         from has.report.terminal import draw
         from has.search.explain import explain
+        from has.search.pools import fits_hardware
         from has.sim.run import kernel_is_cached
 
         defaults = Defaults()
@@ -44,6 +45,8 @@ def command(
         precedence.warn_of_seconds(t, slo)
         if not kernel_is_cached():
             t.say("compiling the simulator, once for this machine: about half a minute")
+        for warning in fits_hardware(plan, evidence.latency):
+            t.warn(warning)
         told = explain(
             plan,
             evidence.profile,

@@ -179,9 +179,8 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         workloads = [load_workload(path)]
     live = on_vllm or _live(given, model, device, defaults)
     seed = defaults.pick("--seed", given.seed, 0)
-    if space is None and profile is not None and (tp := profile.metadata.tensor_parallel or 1) > 1:
-        space = _at(tp)
-        defaults.note("--space", f"all, at tensor parallelism {tp}", "the profile's")
+    if space is None and profile is not None:
+        space = _at_parallelism_of(profile, pools, defaults)
     if on_vllm:
         engine.refuse_with_vllm(given.trial_profile, given.trial_noise, given.pool_profile)
         space = engine.space_for(space)
@@ -260,9 +259,11 @@ def _baselines(paths: list[Path] | None) -> dict[str, Deployment]:
 def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
     """Whether trials run on devices: as asked, else where this machine has as many as the budget."""
     assert given.gpus is not None
-    why_not = wiring.why_not_live(model, device, given.gpus)
-    if given.pool_profile is not None:
-        why_not = why_not or "pools of different GPUs cannot run here"
+    why_not = (
+        wiring.why_not_live(model, device, given.gpus)
+        if given.pool_profile is None
+        else "pools of different GPUs cannot run here"
+    )
     if given.on is None and (given.trial_profile is not None or given.trial_noise is not None):
         why_not = why_not or "--trial-profile and --trial-noise are of simulated trials"
     if given.on is not None:
@@ -283,11 +284,25 @@ def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
     return live
 
 
-def _at(tp: int) -> SearchSpace:
-    """Everything, with the workers that the profile is of: rows at another TP would be taken as they are."""
+def _at_parallelism_of(
+    profile: Profile, pools: Mapping[str, Profile], defaults: Defaults
+) -> SearchSpace | None:
+    """Everything, with the workers that the profiles are of: rows at another TP would be taken as they are.
+
+    None where those have one GPU each, as everything has by default.
+    """
+    tp = {pool: pools.get(pool, profile).metadata.tensor_parallel or 1 for pool in ("prefill", "decode")}
+    if set(tp.values()) == {1}:
+        return None
+    same = tp["prefill"] == tp["decode"]
+    words = str(tp["decode"]) if same else f"{tp['prefill']} of prefill, {tp['decode']} of decode"
+    defaults.note(
+        "--space", f"all, at tensor parallelism {words}", "the profile's" if same else "the profiles'"
+    )
     from has.core.space import SearchSpace, TpRanges
 
-    return SearchSpace(version=1, tensor_parallel=TpRanges(prefill=(tp,), decode=(tp,)))
+    parallel = TpRanges(prefill=(tp["prefill"],), decode=(tp["decode"],))
+    return SearchSpace(version=1, tensor_parallel=parallel)
 
 
 def _note_the_rest(given: Options, live: bool, has_space: bool, defaults: Defaults) -> None:

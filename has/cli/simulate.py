@@ -58,6 +58,7 @@ def command(
         from has.report.nouns import slo_words
         from has.report.provenance import source_words
         from has.report.terminal import draw
+        from has.search.pools import fits_hardware
         from has.sim.draw import DEFAULT_REQUESTS
         from has.sim.run import kernel_is_cached, simulate_run
 
@@ -94,7 +95,7 @@ def command(
             seed=seed,
             slo=slo,
         )
-        for warning in run.warnings:
+        for warning in [*fits_hardware(plan, evidence.latency), *run.warnings]:
             t.warn(warning)
         if records is not None:
             save_records(run.records, records, met(run.records, run.slo))

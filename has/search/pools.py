@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from has.core.deployment import POOLS, Deployment
 from has.core.profile import Profile
-from has.errors import InputError
+from has.errors import HasError, InputError
+from has.files import facts
 from has.latency.lookup import LatencyModel
 
 POOL_NAMES = tuple(dict.fromkeys(pool for pools in POOLS.values() for pool in pools))
@@ -54,5 +55,16 @@ def fits_hardware(deployment: Deployment, latency: LatencyModel) -> list[str]:
     return [
         f"pool {pool} is to run on {gpu}, its profile is of {device}"
         for pool, gpu in (deployment.hardware or {}).items()
-        if pool in POOLS[deployment.topology] and gpu != (device := latency.on(pool).metadata.device)
+        if pool in POOLS[deployment.topology]
+        and not same_gpu(gpu, device := latency.on(pool).metadata.device)
     ]
+
+
+def same_gpu(name: str, device: str) -> bool:
+    """Whether two names mean one GPU, by the shipped facts: `h100` and `H100 SXM`."""
+    if name.strip().casefold() == device.casefold():
+        return True
+    try:
+        return facts.find_gpu(name)[0] == facts.find_gpu(device)[0]
+    except HasError:
+        return False

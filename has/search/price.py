@@ -18,7 +18,7 @@ from has.core.deployment import POOLS, Deployment
 from has.errors import HasError, InputError
 from has.files import facts
 from has.latency.lookup import LatencyModel
-from has.search.pools import POOL_NAMES
+from has.search.pools import POOL_NAMES, same_gpu
 
 Given = float | Mapping[str, float] | None
 """Dollars per GPU and hour: one for all, by GPU name, or not given."""
@@ -38,7 +38,7 @@ def price_of(device: str, given: Given) -> Price | None:
     if isinstance(given, int | float):
         return Price(float(given), "given")
     for name, usd in (given or {}).items():
-        if _same(name, device):
+        if same_gpu(name, device):
             return Price(float(usd), "given")
     return _fact(device)
 
@@ -52,7 +52,7 @@ def pool_prices(latency: LatencyModel, given: Given) -> dict[str, float]:
     devices = {pool: latency.on(pool).metadata.device for pool in POOL_NAMES}
     if isinstance(given, Mapping):
         for name in given:
-            if not any(_same(name, device) for device in devices.values()):
+            if not any(same_gpu(name, device) for device in devices.values()):
                 raise InputError(
                     "no pool has this GPU",
                     where="argument",
@@ -109,12 +109,3 @@ def _fact(device: str) -> Price | None:
     return Price(
         (low + high) / 2, f"shipped facts, {name}: the middle of {low:g}-{high:g}; {said.get('date', '')}"
     )
-
-
-def _same(name: str, device: str) -> bool:
-    if name.strip().casefold() == device.casefold():
-        return True
-    try:
-        return facts.find_gpu(name)[0] == facts.find_gpu(device)[0]
-    except HasError:
-        return False

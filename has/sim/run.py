@@ -158,13 +158,13 @@ def profile_warnings(deployment: Deployment, latency: LatencyModel) -> list[str]
     warnings = []
     if metadata.model != deployment.model:
         warnings.append(f"the profile is of model {metadata.model}, the deployment of {deployment.model}")
-    taken = metadata.tensor_parallel
-    warnings += [
-        f"the profile was taken at tensor_parallel {taken}, pool {pool} has {deployment.tp(pool)}:"
-        " its latencies are used as they are"
-        for pool in deployment.alloc.pools
-        if taken is not None and pool != "encode" and deployment.alloc[pool] and deployment.tp(pool) != taken
-    ]
+    for pool in deployment.alloc.pools:
+        taken = latency.on(pool).metadata.tensor_parallel
+        if taken is not None and pool != "encode" and deployment.alloc[pool] and deployment.tp(pool) != taken:
+            warnings.append(
+                f"the profile was taken at tensor_parallel {taken}, pool {pool} has {deployment.tp(pool)}:"
+                " its latencies are used as they are"
+            )
     return warnings
 
 
