@@ -32,6 +32,9 @@ def answer_lines(best: Deployment) -> list[str]:
     gain = best_gain_words(evidence)
     if gain:
         lines.append(gain)
+    cost = cost_words(evidence.get("cost") or {})
+    if cost:
+        lines.append(cost)
     confidence = evidence.get("confidence") or {}
     if confidence.get("probability") is not None:
         lines.append(
@@ -41,6 +44,20 @@ def answer_lines(best: Deployment) -> list[str]:
     profile = evidence.get("profile") or {}
     estimated = source_words(profile.get("source"), profile.get("error"))
     return [*lines, *trial_words(best), *confirmation_words(best), *([estimated] if estimated else [])]
+
+
+def cost_words(cost: Mapping[str, Any]) -> str:
+    """Dollars an hour and per million output tokens, and whose prices they are; empty where a GPU has none."""
+    hourly, tokens = cost.get("usd_per_hour"), cost.get("usd_per_million_output_tokens")
+    if hourly is None:
+        return ""
+    prices = (
+        f"{gpu} {number(price['usd_per_gpu_hour'])} $/h: {price['source']}"
+        for gpu, price in cost["prices"].items()
+        if price
+    )
+    per_token = "" if tokens is None else f", {number(tokens)} $ per million output tokens within the SLO"
+    return f"costs {number(hourly)} $/h{per_token} ({'; '.join(prices)})"
 
 
 def _objective_words(objective: Mapping[str, Any]) -> str:

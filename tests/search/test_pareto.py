@@ -15,6 +15,7 @@ from has.core.workload import Workload
 from has.errors import InputError
 from has.files import facts
 from has.latency.lookup import LatencyModel
+from has.report.answer import cost_words
 from has.search.objective import Objective
 from has.search.pools import latency_of
 from has.search.price import cost_of, pool_prices, price_of
@@ -131,3 +132,16 @@ def test_the_cheapest_is_not_the_fewest_where_types_differ(workload: Workload) -
     for row in cheap.pareto:
         if row["attainment"] >= 0.9 and row["source"] == "measured":
             assert row["usd_per_hour"] >= cheap.objective - 1e-9
+
+
+def test_the_answer_says_what_it_costs_and_whose_prices_those_are() -> None:
+    cost = {
+        "usd_per_hour": 7.0,
+        "usd_per_million_output_tokens": 9.72,
+        "prices": {"L4": {"usd_per_gpu_hour": 0.5, "source": "given"}, "X": None},
+    }
+    assert cost_words(cost) == (
+        "costs 7 $/h, 9.72 $ per million output tokens within the SLO (L4 0.5 $/h: given)"
+    )
+    assert cost_words({"usd_per_hour": None, "prices": {}}) == ""
+    assert cost_words({}) == ""
