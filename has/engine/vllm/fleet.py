@@ -93,7 +93,7 @@ class Fleet:
             engines = self.launcher.start([self._start(i, plan) for i in missing])
             self._running |= {keys[i.name]: e for i, e in zip(missing, engines, strict=True)}
             self.started += len(engines)
-            self.launcher.wait(list(self._running.values()), self._ready_s)
+            self.launcher.wait(engines, self._ready_s)
         except BaseException:
             # What does not come up is not kept for the next; what did, is.
             bad = [key for key, engine in self._running.items() if engine.dead or not engine.ready()]
