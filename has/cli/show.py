@@ -37,7 +37,7 @@ def command(
     with the defaults filled in.
     """
     with talk(json=json, quiet=quiet) as t:
-        document, data = read(file)
+        document, data = read(file, rows=json)
         if html is not None:
             from has.files.atomic import write_atomic
             from has.report.html import page
@@ -51,8 +51,8 @@ def command(
         t.result(data, lambda: draw(document))
 
 
-def read(file: Path) -> tuple[Document, Any]:
-    """The file as a document and as data, whatever kind it is of."""
+def read(file: Path, *, rows: bool = True) -> tuple[Document, Any]:
+    """The file as a document and as data, whatever kind it is of; of a trace the data only with `rows`."""
     if file.is_dir():
         from has.report.run_files import describe_run_shortly
 
@@ -60,7 +60,7 @@ def read(file: Path) -> tuple[Document, Any]:
     if file.suffix.lower() in (".yaml", ".yml"):
         return _read_yaml(file)
     if file.suffix.lower() in (".parquet", ".csv", ".jsonl"):
-        return _read_table(file)
+        return _read_table(file, rows)
     raise InputError(
         "is of no kind that has show knows",
         where=str(file),
@@ -111,7 +111,7 @@ def _replayed(workload: Workload) -> list[Section]:
     return traffic_sections(Statistics.of(requests))
 
 
-def _read_table(file: Path) -> tuple[Document, Any]:
+def _read_table(file: Path, rows: bool) -> tuple[Document, Any]:
     from has.report import nouns, run_files, traffic
 
     existing(file)
@@ -124,10 +124,15 @@ def _read_table(file: Path) -> tuple[Document, Any]:
 
         profile = load_profile(file)
         return nouns.describe_profile(profile), profile
-    from has.files.trace import load_trace
+    from has.files.formats.statistics import Statistics
+    from has.files.trace import trace_blocks
 
-    requests = load_trace(file)
-    return traffic.describe_trace(requests, file.name), {"requests": _trace_rows(requests)}
+    statistics, data = Statistics(), []
+    for block in trace_blocks(file):
+        statistics.take(block)
+        if rows:
+            data += _trace_rows(block)
+    return traffic.describe_trace(statistics, file.name), {"requests": data}
 
 
 def _columns(file: Path) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from has.errors import InputError
 
@@ -46,6 +49,18 @@ def read_bytes(path: str | Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+
+
+@contextmanager
+def text_stream(path: str | Path) -> Iterator[TextIO]:
+    """UTF-8 text to read line by line, line ends kept as they are; a byte order mark is dropped."""
+    path = existing(path)
+    try:
+        stream = path.open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    with stream:
+        yield stream
 
 
 def read_text(path: str | Path) -> str:

@@ -11,15 +11,15 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from has.errors import InputError
 from has.files.atomic import replace_atomic, write_atomic
 from has.files.jsonl import parse_json
-from has.files.reading import existing, read_text
+from has.files.reading import existing, read_text, text_stream
 
 Rows = list[dict[str, Any]]
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -33,16 +33,21 @@ class Table:
     """Column names and rows; an empty cell is None.
 
     `lines` says where each row of a text file stands (from 1); `metadata` is that of a Parquet schema.
+    A block of a longer table begins with its row `first`.
     """
 
     columns: list[str]
     rows: Rows
     lines: list[int] | None = None
     metadata: Mapping[bytes, bytes] = field(default_factory=dict)
+    first: int = 0
 
     def place(self, row: int) -> str:
-        """How people find row `row` (from 0)."""
-        return f"row {row}, counted from 0" if self.lines is None else f"line {self.lines[row]}"
+        """How people find row `row` (from 0) of the whole table."""
+        return f"row {row}, counted from 0" if self.lines is None else f"line {self.lines[row - self.first]}"
+
+
+BLOCK_ROWS = 65_536
 
 
 def read_table(
@@ -56,61 +61,112 @@ def read_table(
     before any row is looked at. Raises InputError with the row (`rows.3` is the fourth; for text
     files the line too).
     """
+    blocks = list(table_blocks(path, text_columns))
+    columns = list(dict.fromkeys(name for block in blocks for name in block.columns))
+    if check_columns is not None:
+        check_columns(columns)
+    lines = [line for block in blocks for line in block.lines or ()]
+    rows = [row for block in blocks for row in block.rows]
+    textual = bool(blocks) and blocks[0].lines is not None
+    return Table(columns, rows, lines if textual else None, blocks[0].metadata if blocks else {})
+
+
+def table_blocks(
+    path: str | Path,
+    text_columns: Sequence[str] = (),
+    check_columns: Callable[[list[str]], None] | None = None,
+) -> Iterator[Table]:
+    """The same in blocks of at most `BLOCK_ROWS` rows, so that a file of any length can be read; at least one."""
     path = existing(path)
     check = check_columns or (lambda _: None)
     match path.suffix.lower():
         case ".csv":
-            return _read_csv(path, text_columns, check)
+            yield from _csv_blocks(path, text_columns, check)
         case ".jsonl":
-            table = _read_jsonl(path)
+            for block in _jsonl_blocks(path):
+                check(block.columns)
+                yield block
         case ".parquet":
-            table = _read_parquet(path)
+            for block in _parquet_blocks(path):
+                check(block.columns)
+                yield block
         case _:
             raise InputError(
                 f"unknown kind of table: {path.suffix or 'no ending'}",
                 where=str(path),
                 allowed="a file ending in " + ", ".join(ENDINGS),
             )
-    check(table.columns)
-    return table
 
 
-def _read_csv(path: Path, text_columns: Sequence[str], check: Callable[[list[str]], None]) -> Table:
-    text = read_text(path)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+class _Lines:
+    """Lines of a text file, each with its end, one at a time; `last` is the one before."""
+
+    def __init__(self, path: Path, stream: TextIO) -> None:
+        self.path = path
+        self.last = ""
+        self._stream = stream
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            line = next(self._stream)
+        except UnicodeDecodeError:
+            line = "\0"
+        if "\0" in line:
+            read_text(self.path)  # reads it whole, and raises with the line and the byte
+        self.last = line
+        return line
+
+
+def _csv_blocks(
+    path: Path, text_columns: Sequence[str], check: Callable[[list[str]], None]
+) -> Iterator[Table]:
     columns: list[str] = []
     rows: Rows = []
     lines: list[int] = []
-    line = 1
-    try:
-        for cells in reader:
-            if cells and not columns:
-                columns = _header(path, cells)
-                check(columns)
-            elif cells:
-                if len(cells) != len(columns):
-                    raise _ragged(path, cells, columns, len(rows), line, text)
-                rows.append(
-                    {
-                        name: (cell or None)
-                        if name in text_columns
-                        else _number(path, cell, name, len(rows), line)
-                        for name, cell in zip(columns, cells, strict=True)
-                    }
-                )
-                lines.append(line)
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"line {line} is not CSV: {error}", where=str(path)) from None
+    first, line = 0, 1
+    with text_stream(path) as stream:
+        source = _Lines(path, stream)
+        reader = csv.reader(source, strict=True)
+        try:
+            for cells in reader:
+                if cells and not columns:
+                    columns = _header(path, cells)
+                    check(columns)
+                elif cells:
+                    row = first + len(rows)
+                    if len(cells) != len(columns):
+                        raise _ragged(path, cells, columns, row, line, cut=not source.last.endswith("\n"))
+                    rows.append(_csv_row(path, cells, columns, text_columns, row, line))
+                    lines.append(line)
+                    if len(rows) == BLOCK_ROWS:
+                        yield Table(columns, rows, lines, first=first)
+                        first, rows, lines = first + len(rows), [], []
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise InputError(f"line {line} is not CSV: {error}", where=str(path)) from None
     if not columns:
         raise InputError(
             "is empty", where=str(path), mend="write a header line with the names of the columns"
         )
-    return Table(columns, rows, lines)
+    if rows or first == 0:
+        yield Table(columns, rows, lines, first=first)
 
 
-def _ragged(path: Path, cells: list[str], columns: list[str], row: int, line: int, text: str) -> InputError:
-    cut = not text.endswith("\n") and line >= text.count("\n") + 1
+def _csv_row(
+    path: Path, cells: list[str], columns: list[str], text_columns: Sequence[str], row: int, line: int
+) -> dict[str, Any]:
+    return {
+        name: (cell or None) if name in text_columns else _number(path, cell, name, row, line)
+        for name, cell in zip(columns, cells, strict=True)
+    }
+
+
+def _ragged(
+    path: Path, cells: list[str], columns: list[str], row: int, line: int, *, cut: bool
+) -> InputError:
     return InputError(
         f"line {line} has {len(cells)} values for {len(columns)} columns",
         where=str(path),
@@ -145,43 +201,59 @@ def _number(path: Path, cell: str, name: str, row: int, line: int) -> int | floa
     )
 
 
-def _read_jsonl(path: Path) -> Table:
+def _jsonl_blocks(path: Path) -> Iterator[Table]:
     columns: dict[str, None] = {}
     rows: Rows = []
     lines: list[int] = []
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        row = parse_json(line, f"{path}, line {number}")
-        if not isinstance(row, dict):
-            raise InputError(
-                f"line {number} is no JSON object", where=str(path), field=f"rows.{len(rows)}", value=row
-            )
-        columns |= dict.fromkeys(row)
-        rows.append(row)
-        lines.append(number)
-    return Table(list(columns), rows, lines)
+    first = 0
+    with text_stream(path) as stream:
+        for number, line in enumerate(_Lines(path, stream), 1):
+            if not line.strip():
+                continue
+            row = parse_json(line.rstrip("\r\n"), f"{path}, line {number}")
+            if not isinstance(row, dict):
+                raise InputError(
+                    f"line {number} is no JSON object",
+                    where=str(path),
+                    field=f"rows.{first + len(rows)}",
+                    value=row,
+                )
+            columns |= dict.fromkeys(row)
+            rows.append(row)
+            lines.append(number)
+            if len(rows) == BLOCK_ROWS:
+                yield Table(list(columns), rows, lines, first=first)
+                first, columns, rows, lines = first + len(rows), {}, [], []
+    if rows or first == 0:
+        yield Table(list(columns), rows, lines, first=first)
 
 
-def _read_parquet(path: Path) -> Table:
+def _parquet_blocks(path: Path) -> Iterator[Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    first = 0
     try:
-        table = pq.read_table(path)
-        names: list[str] = table.column_names
-        # Rows of a table whose names repeat would lose columns, so they are not made.
-        rows: Rows = table.to_pylist() if len(set(names)) == len(names) else []
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            names: list[str] = schema.names
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise InputError("a column stands twice", where=str(path), field=twice, value=twice)
+            for batch in file.iter_batches(BLOCK_ROWS):
+                rows: Rows = batch.to_pylist()
+                yield Table(names, rows, metadata=schema.metadata or {}, first=first)
+                first += len(rows)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
             f"is not a Parquet file that can be read: {(str(error) or type(error).__name__).splitlines()[0][:160]}",
             where=str(path),
             mend="the file may have been cut off, or be of another kind; write it anew",
         ) from None
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError("a column stands twice", where=str(path), field=twice, value=twice)
-    return Table(names, rows, metadata=table.schema.metadata or {})
+    if first == 0:
+        yield Table(names, [], metadata=schema.metadata or {})
 
 
 def numbers(rows: Iterable[Mapping[str, Any]], integer_columns: Sequence[str]) -> Rows:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from has.core.requests import Requests
 from has.core.stage import MODALITIES
 from has.errors import InputError
 from has.files.reading import existing
-from has.files.tables import Table, numbers, read_table, save_table
+from has.files.tables import Table, numbers, save_table, table_blocks
 from has.files.validate import MOST_LISTED, listed
 
 COLUMNS = ("arrival_s", "modality", "items", "media_tokens", "prompt_tokens", "output_tokens")
@@ -40,27 +43,30 @@ TokenRule = Callable[..., int]
 def load_trace(
     path: str | Path, model: str | None = None, *, token_rule: TokenRule | None = None
 ) -> Requests:
-    """The requests of a trace, in order of arrival.
+    """The requests of a trace, in order of arrival: 64 bytes each, however long the file.
 
     `model` and `token_rule` are needed where sizes stand in place of media_tokens. Raises
     InputError naming the row (`rows.3` is the fourth) and, for text files, its line.
     """
+    blocks = list(trace_blocks(path, model, token_rule=token_rule))
+    return Requests(
+        **{f.name: np.concatenate([getattr(block, f.name) for block in blocks]) for f in fields(Requests)}
+    )
+
+
+def trace_blocks(
+    path: str | Path, model: str | None = None, *, token_rule: TokenRule | None = None
+) -> Iterator[Requests]:
+    """The same, a block at a time, for what needs no more than one look at each request."""
     path = existing(path)
-    table = read_table(path, ("modality", "image_px"), lambda columns: _check_columns(path, columns))
-    if not table.rows:
+    trace = _Trace(path, model, token_rule)
+    any_rows = False
+    for table in table_blocks(path, ("modality", "image_px"), lambda columns: _check_columns(path, columns)):
+        if table.rows:
+            any_rows = True
+            yield trace.requests(table)
+    if not any_rows:
         raise InputError("has no rows", where=str(path), field="rows", mend="the file may have been cut off")
-    trace = _Trace(path, table, model, token_rule)
-    checked, wrong = [], list[InputError]()
-    for index, row in enumerate(numbers(table.rows, _INTEGERS)):
-        try:
-            checked.append(trace.row(index, row))
-        except InputError as error:
-            wrong.append(error)
-            if len(wrong) > MOST_LISTED + 1:
-                break
-    if wrong:
-        raise listed(wrong)
-    return Requests.from_rows(checked)
 
 
 def save_trace(requests: Requests, path: str | Path) -> None:
@@ -112,13 +118,28 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
 
 
 class _Trace:
-    def __init__(self, path: Path, table: Table, model: str | None, token_rule: TokenRule | None) -> None:
+    def __init__(self, path: Path, model: str | None, token_rule: TokenRule | None) -> None:
         self.path = path
-        self.table = table
+        self.table = Table([], [])
         self.model = model
         self.token_rule = token_rule
         self.last_s = 0.0
         self.known_sizes: dict[Any, int] = {}
+
+    def requests(self, table: Table) -> Requests:
+        """Those of the next block."""
+        self.table = table
+        checked, wrong = [], list[InputError]()
+        for index, row in enumerate(numbers(table.rows, _INTEGERS), table.first):
+            try:
+                checked.append(self.row(index, row))
+            except InputError as error:
+                wrong.append(error)
+                if len(wrong) > MOST_LISTED + 1:
+                    break
+        if wrong:
+            raise listed(wrong)
+        return Requests.from_rows(checked)
 
     def row(self, index: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row with every column of COLUMNS, each of its kind and in range."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from has.core.trial import Trial, TrialState
@@ -234,7 +235,8 @@ def _reproduce(run: Run) -> Section:
     parts: list[Part] = []
     parts.append(str(run.evidence.get("reproduce") or reproduce(str(run.folder), run.manifest["question"])))
     facts = {key: value for key, value in run.manifest.items() if key not in ("question", "command")}
-    facts["command"] = " ".join(map(str, run.manifest.get("command", ())))
+    program, *rest = [*run.manifest.get("command", ()), ""]
+    facts["command"] = " ".join([PurePath(program).name, *rest]).strip()
     parts.append(two_columns((name, number(value)) for name, value in flatten(facts)))
     return Section("How to reproduce it", parts)
 

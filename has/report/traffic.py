@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from has.core.requests import Requests
 from has.files.formats.histogram import Histogram
 from has.files.formats.statistics import SIZES, Kind, Statistics
 from has.report.document import Curve, Document, Section, Table, number, two_columns
@@ -17,9 +16,9 @@ _PERCENTILES = (50, 75, 90, 99)
 _COLUMNS = ("", "mean", *(f"p{q}" for q in _PERCENTILES), "max")
 
 
-def describe_trace(requests: Requests, name: str) -> Document:
-    """Rate, burstiness and sizes of a list of requests."""
-    return Document(f"Trace {name}", (), traffic_sections(Statistics.of(requests)))
+def describe_trace(statistics: Statistics, name: str) -> Document:
+    """Rate, burstiness and sizes of a stream of requests."""
+    return Document(f"Trace {name}", (), traffic_sections(statistics))
 
 
 def traffic_sections(statistics: Statistics) -> list[Section]:

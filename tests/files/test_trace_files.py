@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from has.core.requests import Requests
 from has.core.stage import MODALITIES
 from has.errors import InputError
-from has.files.trace import load_trace, save_trace
+from has.files.trace import load_trace, save_trace, trace_blocks
 
 ROWS = [
     {
@@ -209,3 +209,23 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_fault(tmp_path):
 def test_modalities_are_coded_in_their_order(tmp_path):
     rows = [ROWS[0] | {"modality": m, "items": 1} for m in MODALITIES[1:]]
     assert load_trace(written(tmp_path / "t.jsonl", rows)).modality.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_blocks_make_the_whole_and_name_rows_of_the_whole(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr("has.files.tables.BLOCK_ROWS", 3)
+    rows = [
+        {"arrival_s": i / 4, "modality": "image", "media_tokens": 64, "prompt_tokens": i, "output_tokens": 5}
+        for i in range(10)
+    ]
+    path = tmp_path / f"t.{ending}"
+    written(path, rows)
+    blocks = list(trace_blocks(path))
+    assert [len(block) for block in blocks] == [3, 3, 3, 1]
+    assert load_trace(path).prompt_tokens.tolist() == list(range(10))
+    rows[7]["arrival_s"] = 0.5
+    written(path, rows)
+    with pytest.raises(InputError, match="earlier than the row before") as raised:
+        load_trace(path)
+    assert raised.value.field == "rows.7.arrival_s"
+    assert {"csv": "line 9", "jsonl": "line 8", "parquet": "row 7"}[ending] in str(raised.value)

@@ -93,9 +93,13 @@ class Statistics:
     def of(cls, requests: Requests) -> Statistics:
         """Those of a list of requests."""
         statistics = cls()
-        columns = [requests.arrival_ns, requests.modality, *(getattr(requests, name) for name in SIZES)]
-        statistics.add(np.stack(columns, axis=1))
+        statistics.take(requests)
         return statistics
+
+    def take(self, requests: Requests) -> None:
+        """Add a list of requests, none of them earlier than those before."""
+        columns = [requests.arrival_ns, requests.modality, *(getattr(requests, name) for name in SIZES)]
+        self.add(np.stack(columns, axis=1))
 
     def add(self, batch: Batch) -> None:
         if len(batch) == 0:
