@@ -28,7 +28,7 @@ def ragged(model: StageModel) -> list[Case]:
 
 def test_split_is_generate(model: StageModel) -> None:
     for request in ragged(model):
-        assert answer_alone(model, request, 32) == generate(model, request, 32)
+        assert answer_alone(model, request, 16) == generate(model, request, 16)
 
 
 def test_text_only_prompt_is_generate(model: StageModel) -> None:
@@ -103,22 +103,22 @@ def test_batched_prefill_is_each_alone(model: StageModel) -> None:
 
 def test_ragged_decode_is_generate(model: StageModel) -> None:
     requests = ragged(model)
-    references = [generate(model, request, 24) for request in requests]
+    references = [generate(model, request, 16) for request in requests]
     slots = model.slots(4, 512)
     out = []
     for slot, first in enumerate(model.prefill([request.prompt(model) for request in requests])):
         slots.load(slot, first.kv, first.next_position)
         out.append([int(first.logits.argmax())])
-    while len(out[0]) < 24:
+    while len(out[0]) < 16:
         logits = slots.step(range(len(out)), [tokens[-1] for tokens in out])
         for tokens, row in zip(out, logits, strict=True):
             tokens.append(int(row.argmax()))
     assert out == references
 
 
-@pytest.mark.parametrize("chunk", [1, 17, 64])
+@pytest.mark.parametrize("chunk", [3, 17, 64])
 def test_chunked_prefill_is_whole(model: StageModel, chunk: int) -> None:
-    prompt = case(model, 4, "chunks", (100,)).prompt(model)
+    prompt = case(model, 4, "chunks", (50,)).prompt(model)
     whole = model.prefill([prompt])[0]
     kv = None
     for start in range(0, len(prompt.ids), chunk):
@@ -172,7 +172,7 @@ def five_sequences() -> tuple[list[Prefilled], list[list[int]]]:
     return model.prefill(prompts), [answer_alone(model, Case([], list(p.ids)), LENGTH) for p in prompts]
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.data())
 def test_slots_in_any_order_of_coming_and_going(data: st.DataObject) -> None:
     """Loading, stepping any subset in any order and freeing never change what a sequence is told."""
