@@ -48,6 +48,7 @@ class EngineExecutor:
 
     sizes    what instances are made for: the workload's largest item, request and counts
     profile  held against what stages really took, in the telemetry
+    fleet    whose instances are used, and left running; default: one of its own
     on_start called with the fleet when a trial's instances run, for tests that meddle with them
 
     Raises MissingError without vLLM.
@@ -66,6 +67,7 @@ class EngineExecutor:
         *,
         profile: Profile | None = None,
         found: Installed | None = None,
+        fleet: Fleet | None = None,
         seed: int = 0,
         say: Callable[[str], None] = lambda _: None,
         on_start: Callable[[Fleet], None] = lambda _: None,
@@ -75,7 +77,8 @@ class EngineExecutor:
         self._sizes = sizes
         self._latency = None if profile is None else LatencyModel.from_profile(profile)
         self._on_start = on_start
-        self.fleet = Fleet(found or installed(), model, gpus, say=say)
+        self._own = fleet is None
+        self.fleet = fleet or Fleet(found or installed(), model, gpus, say=say)
 
     def run(self, plan: TrialPlan) -> Outcome:
         deployment = plan.deployment
@@ -92,7 +95,8 @@ class EngineExecutor:
         )
 
     def close(self) -> None:
-        self.fleet.close()
+        if self._own:
+            self.fleet.close()
 
 
 class _Trial:

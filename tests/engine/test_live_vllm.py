@@ -24,7 +24,7 @@ from PIL import Image
 from has.core.deployment import Deployment
 from has.core.trial import TrialPlan, TrialState
 from has.core.workload import Workload
-from has.engine.sizes import sizes
+from has.engine.sizes import Sizes
 from has.engine.vllm.fleet import Fleet
 from has.engine.vllm.install import installed
 from has.engine.vllm.metrics import look
@@ -38,6 +38,7 @@ from tests.engine.tiny_vlm import make
 
 pytestmark = needs_engines
 SLO = {"ttft_ms": 5000.0, "tpot_ms": 500.0}
+SIZES = Sizes(256, 512, 1024, {"image": 2})
 QUESTION = "what is in this image?"
 TOKENS = 12
 WORKLOAD = {
@@ -115,7 +116,7 @@ async def texts_through_gateway(
     fleet: Fleet, plan: Deployment
 ) -> tuple[list[str], list[int], dict[str, dict[str, float]]]:
     """Answers to all pictures, at once; their prompt tokens; and the instances' counters."""
-    urls = fleet.arrange(fleet.plan(plan, sizes(Workload.model_validate(WORKLOAD), plan.model)))
+    urls = fleet.arrange(fleet.plan(plan, SIZES))
     service, workers = await open_service(
         plan, urls, model=plan.model, name=fleet.name, media_rate=2.0, online=False, ec_dir=fleet.ec_dir
     )
@@ -139,7 +140,7 @@ async def texts_of_the_monolith(fleet: Fleet, model: str) -> tuple[list[str], li
     from has.engine.vllm.protocol import messages
 
     plan = deployment(model, all=1)
-    urls = fleet.arrange(fleet.plan(plan, sizes(Workload.model_validate(WORKLOAD), model)))
+    urls = fleet.arrange(fleet.plan(plan, SIZES))
     texts, counts = [], []
     async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
         for picture in PICTURES:
@@ -153,6 +154,7 @@ async def texts_of_the_monolith(fleet: Fleet, model: str) -> tuple[list[str], li
                 "ignore_eos": True,
             }
             answer = (await client.post(f"{urls.mixed[0]}/v1/chat/completions", json=body)).json()
+            assert "choices" in answer, answer
             texts.append(answer["choices"][0]["message"]["content"])
             counts.append(answer["usage"]["prompt_tokens"])
     return texts, counts
@@ -174,30 +176,28 @@ def test_texts_are_the_monoliths_and_embeddings_are_used(fleet, model) -> None:
         assert list(fleet.ec_dir.iterdir()) == [], "embeddings of requests that are over are gone"
 
 
-def test_a_trial_has_figures_and_a_killed_instance_fails_it_alone(model) -> None:
+def test_a_trial_has_figures_and_a_killed_instance_fails_it_alone(fleet, model) -> None:
     workload = Workload.model_validate(WORKLOAD)
     requests = draw_requests(workload, rate=2.0, requests=24, seed=1)
     plan = deployment(model, encode=1, prefill=1, decode=1)
 
-    def kill_decode(fleet: Fleet) -> None:
-        if killed:
-            return
-        engine = fleet.launcher.engines[-1]
-        killed.append(engine.name)
-        os.killpg(engine.group, signal.SIGKILL)
+    def kill_decode(running: Fleet) -> None:
+        if not killed:
+            engine = running.engine_at(decoding[0])
+            assert engine is not None
+            killed.append(engine.name)
+            os.killpg(engine.group, signal.SIGKILL)
 
     killed: list[str] = []
-    executor = EngineExecutor(model, 3, sizes(workload, model), say=print, on_start=kill_decode)
-    try:
-        trial = TrialPlan(plan, requests, 2.0, plan.slo)
-        failed = executor.run(trial)
-        assert (failed.state, failed.figures) == (TrialState.FAILED, None)
-        assert "died in the trial (decode 0" in (failed.reason or "")
-        began = executor.fleet.started
-        done = executor.run(trial)
-        assert executor.fleet.started == began + 1, "only what had died is started anew"
-    finally:
-        executor.close()
+    decoding = fleet.arrange(fleet.plan(plan, SIZES)).decode
+    executor = EngineExecutor(model, 3, SIZES, fleet=fleet, on_start=kill_decode)
+    trial = TrialPlan(plan, requests, 2.0, plan.slo)
+    failed = executor.run(trial)
+    assert (failed.state, failed.figures) == (TrialState.FAILED, None)
+    assert "died in the trial (decode 0" in (failed.reason or "")
+    began = fleet.started
+    done = executor.run(trial)
+    assert fleet.started == began + 1, "only what had died is started anew"
     assert done.state == TrialState.COMPLETE, done.reason
     assert done.figures is not None
     assert done.figures["completed"] == 24
