@@ -5,8 +5,8 @@
     python benchmarks/fidelity.py --out DIR --table             the tables and the plot of what is there
     python benchmarks/fidelity.py --out DIR --table --docs      into docs/fidelity.md and docs/fidelity.svg
 
-DIR/profile.parquet is measured first if it is not there (`has profile --quick`); it must be of this machine under
-the nominal table in force. Every live run is a line of DIR/fidelity.jsonl, with its records beside it; runs already there are not
+DIR/profile.parquet is measured first if it is not there (`has profile --quick`, at .8 of the cores unless HAS_CPU_SHARE says
+otherwise); it must be of this machine. Every live run is a line of DIR/fidelity.jsonl, with its records beside it; runs already there are not
 repeated. A run counts only if its validity gate passed; one that did not is shown with the reason, and tried anew by
 the next call.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -193,7 +194,8 @@ def profile_of(out: Path) -> Profile:
     if not path.exists():
         model = load_yaml(CONFIGURATIONS)["model"]
         command = ["profile", "--device", "cpu", "--model", model, "--quick", "--out", str(path)]
-        subprocess.run([sys.executable, "-m", "has", *command], check=True)
+        environment = {"HAS_CPU_SHARE": "0.8", **os.environ}
+        subprocess.run([sys.executable, "-m", "has", *command], check=True, env=environment)
     return load_profile(path)
 
 
