@@ -6,6 +6,7 @@ encoded, decode wants what this prefill returned.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -28,6 +29,7 @@ class FakeVllm:
         """Host -> tokens of a stream after which it is dead."""
         self.refuse: dict[str, str] = {}
         self.ec_dir: Path | None = None
+        self.delay_s: dict[str, float] = {}
         self.seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.encoded: set[str] = set()
         self.prefilled: set[str] = set()
@@ -53,6 +55,7 @@ class FakeVllm:
             return httpx.Response(400, json={"error": {"message": self.refuse[host]}})
         body = json.loads(request.content)
         self.seen[host].append(body)
+        await asyncio.sleep(self.delay_s.get(host, 0.0))
         return {"e": self._encode, "p": self._prefill, "d": self._stream, "m": self._stream}[host[0]](
             host, body
         )
