@@ -204,6 +204,7 @@ def _device_rows(device: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("driver", device["driver"]),
         ("UUID", device["uuid"]),
         ("MIG", {True: "on", False: "off"}.get(device["mig"])),
+        *((f"to {uuid}", how) for uuid, how in device["links"].items()),
         ("to do", device["mend"] or None),
     ]
     return [(name, value) for name, value in rows if value is not None]

@@ -32,6 +32,8 @@ class DeviceInfo:
     driver: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     mend: str = ""
+    links: dict[str, str] = field(default_factory=dict)
+    """UUID of every other GPU here -> how it is reached (nvml.topology)."""
 
 
 def detect() -> list[DeviceInfo]:
@@ -69,8 +71,11 @@ def _cuda() -> list[DeviceInfo]:
         missing, mend = "the CUDA driver does not list it (CUDA_VISIBLE_DEVICES?)", ""
     except (MissingError, RunError) as error:
         offered, missing, mend = {}, error.message, error.mend
+    links = {gpu.uuid: nvml.topology(library, gpu.uuid) if len(seen) > 1 else {} for gpu in seen}
     return [
-        _cuda_info(part, offered.get(_bare(part.uuid)), missing, mend) for gpu in seen for part in _parts(gpu)
+        replace(_cuda_info(part, offered.get(_bare(part.uuid)), missing, mend), links=links[gpu.uuid])
+        for gpu in seen
+        for part in _parts(gpu)
     ]
 
 

@@ -117,6 +117,39 @@ def _slices(nvml: Any, handle: Any, ask: Callable[..., Any]) -> tuple[MigSlice, 
     return tuple(found)
 
 
+def topology(nvml: Any, uuid: str) -> dict[str, str]:
+    """UUID of every other GPU -> how it is reached, in the words of `nvidia-smi topo`: NVLink, PIX (one switch), PXB
+    (several), PHB (the host bridge), NODE (one NUMA node), SYS (across sockets). A pair that NVML is silent about is absent.
+    """
+    levels = {
+        nvml.NVML_TOPOLOGY_INTERNAL: "same board",
+        nvml.NVML_TOPOLOGY_SINGLE: "PIX",
+        nvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+        nvml.NVML_TOPOLOGY_NODE: "NODE",
+        nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+    }
+    own = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    found = {}
+    for other in uuids(nvml):
+        if other == uuid:
+            continue
+        handle = nvml.nvmlDeviceGetHandleByUUID(other)
+        try:
+            linked = nvml.nvmlDeviceGetP2PStatus(own, handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+            if linked == nvml.NVML_P2P_STATUS_OK:
+                found[other] = "NVLink"
+                continue
+        except nvml.NVMLError:
+            pass  # GPUs without NVLink do not answer this; the bus below still holds
+        try:
+            level = nvml.nvmlDeviceGetTopologyCommonAncestor(own, handle)
+        except nvml.NVMLError:
+            continue
+        found[other] = levels.get(level, f"level {level}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
     """reject: why a measurement must not be used (empty: it may). flags: what to say beside it."""

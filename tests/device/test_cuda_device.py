@@ -176,6 +176,38 @@ def test_a_power_cap_and_mig_are_said_and_do_not_reject():
     assert not seen(mig=None).mig
 
 
+class Rack(FakeNvml):
+    """Four GPUs: 0 and 1 joined by NVLink, 2 behind the same host bridge, 3 on the other socket, silent about NVLink."""
+
+    NVML_TOPOLOGY_INTERNAL, NVML_TOPOLOGY_SINGLE, NVML_TOPOLOGY_MULTIPLE = 0, 10, 20
+    NVML_TOPOLOGY_HOSTBRIDGE, NVML_TOPOLOGY_NODE, NVML_TOPOLOGY_SYSTEM = 30, 40, 50
+    NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 2, 0
+
+    def nvmlDeviceGetCount(self):
+        return 4
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        return int(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetP2PStatus(self, one, other, capability):
+        if 3 in (one, other):
+            raise self.NVMLError("Not Supported")
+        return self.NVML_P2P_STATUS_OK if {one, other} == {0, 1} else 5
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one, other):
+        if {one, other} == {2, 3}:
+            raise self.NVMLError("Unknown")
+        return 50 if 3 in (one, other) else 30
+
+
+def test_how_gpus_reach_each_other_is_told_as_nvidia_smi_tells_it():
+    assert nvml.topology(Rack(), "GPU-0") == {"GPU-1": "NVLink", "GPU-2": "PHB", "GPU-3": "SYS"}
+    assert nvml.topology(Rack(), "GPU-2") == {"GPU-0": "PHB", "GPU-1": "PHB"}
+
+
 @pytest.fixture
 def recorded(monkeypatch):
     def put(driver: FakeDriver | None, library: FakeNvml):
