@@ -32,9 +32,9 @@ def device(asked: str | None, defaults: Defaults) -> str:
                 "no CUDA device can be used here", mend="has doctor says what is missing; or --device cpu"
             )
         return "cuda"
-    # The profiler, the workers and the trials of this version run on cpu; cuda is taken where it is asked for.
+    # Workers and trials of this version run on cpu; a profile is measured on cuda where that is asked for.
     why = (
-        "a CUDA GPU is here too, but this version profiles and serves on cpu"
+        "a CUDA GPU is here too: has profile --device cuda measures it, but this version serves on cpu"
         if "cuda" in here
         else "this machine's"
     )
