@@ -15,14 +15,14 @@ Only what was simulated is handed on, so memory and time grow with the logarithm
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 
 from has.core.requests import Requests
 from has.core.space import SearchSpace
 from has.search.predict import Predictor
 from has.search.screen import Scores, ranked, screen
-from has.search.space import MICRO, Candidate, enumerate_space, offload_values
+from has.search.space import MICRO, Candidate, enumerate_budgets, enumerate_space, offload_values
 
 LISTED = 12_000
 """Spaces up to this size are listed whole: 16 GPUs and every default."""
@@ -41,6 +41,24 @@ def is_large(space: SearchSpace, gpus: int) -> bool:
     """Whether the space has more candidates on `gpus` than are listed one by one."""
     points = (c for g in [gpus] for c in _lattice(space, g, 1))
     return next(islice(points, LISTED, None), None) is not None
+
+
+def list_space(
+    space: SearchSpace,
+    budgets: Sequence[int],
+    predictor: Predictor,
+    requests: Requests,
+    note: Callable[[str], None],
+) -> list[Candidate]:
+    """The candidates that a search looks at. Several budgets (objective cost) are listed whole."""
+    if len(budgets) != 1 or not is_large(space, budgets[0]):
+        return enumerate_budgets(space, budgets)
+    found = candidates_of(space, budgets[0], predictor, requests)
+    note(
+        f"more than {LISTED:,} candidates: looked at {len(found):,}, from a coarse lattice of allocations"
+        " down to single GPUs"
+    )
+    return found
 
 
 def candidates_of(space: SearchSpace, gpus: int, predictor: Predictor, requests: Requests) -> list[Candidate]:

@@ -55,6 +55,11 @@ class Asked:
         return self.executor.live
 
 
+def longer(gpus: int) -> int:
+    """How many times as many requests simulated runs take on many GPUs, which would serve a thousand in an instant."""
+    return max(1, gpus // 32)
+
+
 def ask(
     gpus: int,
     workloads: Sequence[Workload],
@@ -114,7 +119,7 @@ def ask(
         "objective": name,
         "price": dict(price) if isinstance(price, Mapping) else price,
         "trials": trials,
-        "requests": requests or REQUESTS[executor.live],
+        "requests": requests or (REQUESTS[True] if executor.live else REQUESTS[False] * longer(gpus)),
         # An executor that is not the only one of its kind names itself, so that a resumed run finds it again.
         "on": getattr(executor, "place", "live" if executor.live else "simulated"),
         "seed": seed,

@@ -14,10 +14,10 @@ from has.core.workload import Workload
 from has.errors import InputError
 from has.search import samplers
 from has.search.arguments import check
+from has.search.coarse import list_space
 from has.search.conclude import conclude, score_own
 from has.search.events import Callbacks
 from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
-from has.search.loop import make_surrogate
 from has.search.objective import ObjectiveName
 from has.search.outcome import Outcome
 from has.search.pools import latency_of
@@ -26,9 +26,15 @@ from has.search.prune import only_possible
 from has.search.prune import prune as prune_candidates
 from has.search.question import REQUESTS, TRIALS, Asked, all_workloads, ask, load_baselines, manifest
 from has.search.screen import keep_simulators_best
-from has.search.setup import choose_baselines, make_loop, make_problem, rate_to_offer, screen_all
+from has.search.setup import (
+    choose_baselines,
+    make_loop,
+    make_problem,
+    make_surrogate,
+    rate_to_offer,
+    screen_all,
+)
 from has.search.simulated import ModelExecutor
-from has.search.space import enumerate_budgets
 
 __all__ = ["REQUESTS", "TRIALS", "resume_inputs", "search"]
 
@@ -148,7 +154,7 @@ def _search(asked: Asked) -> Outcome:
 
     tell.stage("pruning", "which candidates can work at all")
     budgets = range(1, problem.gpus + 1) if problem.objective.name == "cost" else (problem.gpus,)
-    everything = enumerate_budgets(asked.space, budgets)
+    everything = list_space(asked.space, budgets, Predictor(problem), lists.coarse, tell.note)
     if not everything:
         raise InputError(
             f"the search space has no valid candidate on {problem.gpus} GPUs", where="space", field="alloc"

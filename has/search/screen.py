@@ -65,7 +65,10 @@ def keep_simulators_best(pruned: Pruned, objective: Objective, kept: Scores, cut
 
 
 def baseline_candidates(
-    problem: Problem, space: SearchSpace, budgets: Iterable[int]
+    problem: Problem,
+    space: SearchSpace,
+    budgets: Iterable[int],
+    listed: Callable[[SearchSpace, int], Sequence[Candidate]] = enumerate_space,
 ) -> dict[str, list[Candidate]]:
     """The points among which each baseline is chosen, whatever topologies the space offers.
 
@@ -84,7 +87,7 @@ def baseline_candidates(
     }
     found: dict[str, list[Candidate]] = {}
     for name, own in spaces.items():
-        points = [c for gpus in budgets for c in enumerate_space(own, gpus)]
+        points = [c for gpus in budgets for c in listed(own, gpus)]
         try:
             found[name] = list(only_possible(problem, points).kept)
         except InfeasibleError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from has.core.slo import Slo
+from has.core.space import SearchSpace
+from has.search.coarse import candidates_of
 from has.search.ensemble import SimulatedEnsemble
 from has.search.events import Callbacks
 from has.search.journal import Journal
@@ -15,7 +17,7 @@ from has.search.predict import Predictor
 from has.search.price import pool_prices
 from has.search.problem import Problem, rate_in_force
 from has.search.prune import Pruned
-from has.search.question import TRIALS, Asked
+from has.search.question import TRIALS, Asked, longer
 from has.search.screen import Scores, baseline_candidates, ranked, screen
 from has.search.space import Candidate
 from has.search.study import StudyMirror
@@ -49,7 +51,7 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
     whole = draw_requests(
         workload,
         rate=None if trace else max(rates, default=None) or workload.arrivals.rate or 1.0,
-        requests=None if trace else max(LONG, question["requests"]),
+        requests=None if trace else max(LONG * longer(question["gpus"]), question["requests"]),
         seed=question["seed"],
         model=model,
     )
@@ -64,7 +66,7 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
         profile=asked.inputs.profile,
         workload=workload,
         objective=objective,
-        requests=whole[: max(LONG, question["requests"])],
+        requests=whole[: max(LONG * longer(question["gpus"]), question["requests"])],
         pool_profiles=asked.inputs.pool_profiles,
         further=tuple(further),
         base_rate=base,
@@ -74,7 +76,7 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
     )
     trial = whole[: question["requests"]]
     long = trial if not asked.live else whole[:LONG]
-    return problem, Lists(trial=trial, long=long, coarse=long[:COARSE])
+    return problem, Lists(trial=trial, long=long, coarse=long[: COARSE * longer(question["gpus"])])
 
 
 def screen_all(predictor: Predictor, pruned: Pruned, lists: Lists, tell: Callbacks) -> tuple[Scores, Scores]:
@@ -101,7 +103,11 @@ def choose_baselines(
     """Of each kind the point that the simulator likes best; None where memory admits none."""
     best: dict[str, Candidate | None] = {}
     scores: Scores = {}
-    for name, points in baseline_candidates(problem, asked.space, budgets).items():
+
+    def listed(space: SearchSpace, gpus: int) -> list[Candidate]:
+        return candidates_of(space, gpus, predictor, lists.coarse)
+
+    for name, points in baseline_candidates(problem, asked.space, budgets, listed).items():
         own = screen(predictor, points, lists.coarse, lambda _: None)
         best[name] = ranked(problem.objective, own)[0] if own else None
         scores |= own
