@@ -72,8 +72,10 @@ def landscape(found: Landscape, best: Deployment) -> Panels:
     return Panels(pictures, words)
 
 
-def trials_over_time(trials: Sequence[Trial], predicted: Sequence[float | None]) -> Picture | None:
-    """What each trial carried within the SLO, measured and predicted (attainment times the rate), in order.
+def trials_over_time(
+    trials: Sequence[Trial], predicted: Sequence[float | None], tried: str = "measured"
+) -> Picture | None:
+    """What each trial carried within the SLO, `tried` (measured or simulated) and predicted (attainment times the rate), in order.
 
     Not goodput: that of a short trial counts the time in which its last requests end.
     """
@@ -88,8 +90,8 @@ def trials_over_time(trials: Sequence[Trial], predicted: Sequence[float | None])
     ended = [row for row in rows if row[3].state is TrialState.STOPPED]
     foreseen = [row for row in rows if row[2] is not None]
     traces = [
-        plot.points([r[0] for r in whole], [float(r[1] or 0) for r in whole], "measured", 0, _labels(whole)),
-        plot.points([r[0] for r in ended], [float(r[1] or 0) for r in ended], "measured, ended early", 5, _labels(ended)),
+        plot.points([r[0] for r in whole], [float(r[1] or 0) for r in whole], tried, 0, _labels(whole)),
+        plot.points([r[0] for r in ended], [float(r[1] or 0) for r in ended], f"{tried}, ended early", 5, _labels(ended)),
         plot.points([r[0] for r in foreseen], [float(r[2] or 0) for r in foreseen], "predicted from the profile", 1, hollow=True),
     ]  # fmt: skip
     shape = plot.layout("trial", "within the SLO, requests/s")
@@ -100,7 +102,7 @@ def trials_over_time(trials: Sequence[Trial], predicted: Sequence[float | None])
     return Picture(
         [t for t in traces if t["x"]],
         shape,
-        "Trials over time, measured and predicted",
+        f"Trials over time, {tried} and predicted",
         f"Attainment times the rate offered, of {len(rows)} trials, and what the uncorrected profile had said{told}.",
     )
 
@@ -214,18 +216,24 @@ def _knee(sweep: Sweep, target: float) -> str:
 
 
 def distribution(
-    name: str, curves: Sequence[tuple[str, Any]], measured: Mapping[str, float | None], bound_ms: float
+    name: str,
+    curves: Sequence[tuple[str, Any]],
+    seen_ms: Mapping[str, float | None],
+    bound_ms: float,
+    tried: str = "measured",
 ) -> Picture:
-    """Share of requests within a latency: simulated as lines, measured percentiles as marks, the SLO upright."""
+    """Share of requests within a latency: simulated as lines, percentiles of the trial as marks, the SLO upright."""
     traces = []
     for look, (whose, values) in enumerate(curves):
         at, shares = share_below(values)
         traces.append(plot.line(at, [100 * s for s in shares], whose, look, markers=False))
-    seen = [(measured.get(f"p{q}"), q) for q in (50, 90, 99)]
+    seen = [(seen_ms.get(f"p{q}"), q) for q in (50, 90, 99)]
     known = [(float(v), float(q)) for v, q in seen if v is not None]
     if known:
         traces.append(
-            plot.points([v for v, _ in known], [q for _, q in known], "best, measured p50, p90, p99", 3)
+            plot.points(
+                [v for v, _ in known], [q for _, q in known], f"the trial's p50, p90, p99, {tried}", 3
+            )
         )
     shape = plot.layout(f"{name}, ms", "requests at or below, %")
     longest = max((float(np.quantile(v, 0.98)) for _, v in curves if len(v)), default=bound_ms)
@@ -237,6 +245,26 @@ def distribution(
     return Picture(
         traces, shape, f"Distribution of {name}", f"Within the bound of {number(bound_ms)} ms: {within}."
     )
+
+
+def pareto(rows: Sequence[Mapping[str, Any]]) -> Picture:
+    """What is carried over the number of GPUs: the front as a line, what another point beats as open marks."""
+    front = [r for r in rows if r["on_front"] and r["carried_rps"] is not None]
+    beaten = [r for r in rows if not r["on_front"] and r["carried_rps"] is not None]
+    traces = [
+        plot.line([r["gpus"] for r in front], [r["carried_rps"] for r in front], "on the front", 0),
+        plot.points(
+            [r["gpus"] for r in beaten], [r["carried_rps"] for r in beaten], "beaten", 1, hollow=True
+        ),
+    ]
+    for trace, shown in zip(traces, (front, beaten), strict=True):
+        trace["text"] = [str(r["deployment"]) for r in shown]
+    shape = plot.layout("GPUs", "carried, requests/s")
+    shape["xaxis"] |= {"dtick": 1}
+    shape["yaxis"] |= {"rangemode": "tozero"}
+    told = ", ".join(f"{r['gpus']}: {number(r['carried_rps'])}/s" for r in front)
+    words = f"The front of GPUs against requests/s within the SLO: {told}. Prices and what they come to are in the table."
+    return Picture([t for t in traces if t["x"]], shape, "Pareto front", words, height=300)
 
 
 def baseline_name(key: str) -> str:

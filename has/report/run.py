@@ -22,8 +22,12 @@ from has.files.reading import read_text
 from has.files.tables import save_table
 from has.search.journal import read_manifest, trial_from_line, trial_rows
 
-_NUMBERS = ("encode_batch", "prefill_offload", "bound", "value", "margin")
-"""Columns of pruned.csv that are numbers, or empty where a topology has none."""
+_WHOLE = ("encode_batch", "gpus")
+_NUMBERS = (
+    *("encode_batch", "prefill_offload", "bound", "value", "margin"),
+    *("gpus", "usd_per_hour", "carried_rps", "usd_per_million_output_tokens", "attainment", "ttft_p99_ms"),
+)
+"""Columns of pruned.csv and pareto.csv that are numbers, or empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Run:
     manifest: Mapping[str, Any]
     trials: tuple[Trial, ...]
     pruned: tuple[Mapping[str, Any], ...]
+    pareto: tuple[Mapping[str, Any], ...]
     best: Deployment | None
 
     @property
@@ -57,6 +62,7 @@ def load_run(folder: Path) -> Run:
         manifest=manifest,
         trials=tuple(trial_from_line(line, str(journal)) for line in lines),
         pruned=_csv_rows(folder / "pruned.csv"),
+        pareto=_csv_rows(folder / "pareto.csv"),
         best=load_deployment(best) if best.is_file() else None,
     )
 
@@ -69,7 +75,7 @@ def _csv_rows(path: Path) -> tuple[Mapping[str, Any], ...]:
         return tuple(_cells(row) for row in rows)
     except (csv.Error, ValueError) as error:
         raise InputError(
-            f"line {rows.line_num} is not one of a pruned.csv: {error}",
+            f"line {rows.line_num} is not one of a {path.name}: {error}",
             where=str(path),
             mend=f"it can be made again: has search --resume {path.parent}",
         ) from None
@@ -83,18 +89,21 @@ def _cells(row: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _cell(name: str, cell: str) -> Any:
+    if name == "on_front":
+        return cell == "true"
     if name not in _NUMBERS:
         return cell
     if not cell:
         return None
-    return int(cell) if name == "encode_batch" else float(cell)
+    return int(cell) if name in _WHOLE else float(cell)
 
 
 def save_tables(run: Run, folder: Path, ending: str) -> list[Path]:
     """Write the run's tables as `ending` ("csv" or "parquet") into `folder`; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, rows in (("trials", trial_rows(run.trials)), ("pruned", list(run.pruned))):
+    tables = {"trials": trial_rows(run.trials), "pruned": list(run.pruned), "pareto": list(run.pareto)}
+    for name, rows in tables.items():
         if rows:
             path = folder / f"{name}.{ending}"
             save_table(rows, path)
@@ -110,4 +119,5 @@ def run_data(run: Run) -> dict[str, Any]:
         "best": run.best,
         "trials": trial_rows(run.trials),
         "pruned": list(run.pruned),
+        "pareto": list(run.pareto),
     }

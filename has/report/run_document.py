@@ -9,7 +9,7 @@ from typing import Any
 
 from has.core.trial import Trial, TrialState
 from has.core.words import plural
-from has.report import figures
+from has.report import figures, pictures
 from has.report.answer import answer_lines, baseline_table, each_gain_words, percent
 from has.report.document import Bars, Document, Part, Section, Table, number, two_columns
 from has.report.html import page
@@ -235,11 +235,36 @@ def _reproduce(run: Run) -> Section:
     parts: list[Part] = []
     parts.append(str(run.evidence.get("reproduce") or reproduce(str(run.folder), run.manifest["question"])))
     facts = {key: value for key, value in run.manifest.items() if key not in ("question", "command")}
-    program, *rest = [*run.manifest.get("command", ()), ""]
-    facts["command"] = " ".join([PurePath(program).name, *rest]).strip()
+    command = [str(word) for word in run.manifest.get("command") or ()]
+    facts["command"] = " ".join([*(PurePath(word).name for word in command[:1]), *command[1:]])
     parts.append(two_columns((name, number(value)) for name, value in flatten(facts)))
     return Section("How to reproduce it", parts)
 
 
 def _pareto(run: Run) -> Section | None:
-    return None
+    if not run.pareto:
+        return None
+    rows = [
+        (
+            r["gpus"],
+            r["carried_rps"],
+            r["usd_per_hour"],
+            r["usd_per_million_output_tokens"],
+            r["deployment"],
+            percent(r["attainment"]),
+            r["source"],
+            "on the front" if r["on_front"] else "",
+        )
+        for r in run.pareto
+    ]
+    columns = (
+        "GPUs",
+        "carries, req/s",
+        "$/h",
+        "$/M output tokens",
+        "configuration",
+        "attainment",
+        "source",
+        "",
+    )
+    return Section("What more or fewer GPUs carry", [pictures.pareto(run.pareto), Table(columns, rows)])

@@ -13,6 +13,7 @@ from has.errors import HasError
 from has.report import pictures
 from has.report.document import Part, number
 from has.report.explanation import NAMES
+from has.report.provenance import tried_words
 from has.report.replay import Replay
 from has.report.run import Run
 
@@ -90,7 +91,9 @@ def _plots(run: Run, replay: Replay) -> dict[str, list[Part]]:
     found = replay.landscape()
     if found is not None:
         plots["landscape"] = [pictures.landscape(found, best)]
-    over_time = pictures.trials_over_time(run.trials, [replay.predicted(t) for t in run.trials])
+    over_time = pictures.trials_over_time(
+        run.trials, [replay.predicted(t) for t in run.trials], tried_words(run.evidence)
+    )
     if over_time is not None:
         plots["trials"] = [over_time]
     plots["shares"] = _shares(replay)
@@ -135,7 +138,9 @@ def _distributions(run: Run, replay: Replay) -> list[Part]:
     ):
         curves = [(label, both[i]) for label, both in whose]
         if all(len(values) for _, values in curves):
-            parts.append(pictures.distribution(name, curves, measured.get(key) or {}, bound))
+            parts.append(
+                pictures.distribution(name, curves, measured.get(key) or {}, bound, tried_words(run.evidence))
+            )
     return parts
 
 

@@ -302,6 +302,10 @@ def pruned_rows(cuts: Sequence[Any]) -> list[dict[str, Any]]:
     ]
 
 
+STAGES = ("preprocess", "encode", "prefill", "prefill_local", "prefill_remote", "decode")
+"""Whose utilisation `trials.csv` has a column for, whatever the topologies tried: the columns of a table are fixed."""
+
+
 def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """`trials.csv`: one row a trial, its main figures flat."""
     rows = []
@@ -324,8 +328,8 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         for name in ("ttft_ms", "tpot_ms"):
             for statistic in ("mean", "p50", "p90", "p99"):
                 row[f"{name[:-3]}_{statistic}_ms"] = (figures.get(name) or {}).get(statistic)
-        for stage, load in (figures.get("stages") or {}).items():
-            row[f"{stage}_utilisation"] = load.get("utilisation")
+        for stage in STAGES:
+            row[f"{stage}_utilisation"] = ((figures.get("stages") or {}).get(stage) or {}).get("utilisation")
         row |= {
             "reason": trial.reason,
             "seed": trial.seed,

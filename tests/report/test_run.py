@@ -53,7 +53,7 @@ def test_the_funnel_adds_up(small_run: Path) -> None:
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_tables_are_those_of_the_run(ending: str, small_run: Path, tmp_path: Path) -> None:
     written = save_tables(load_run(small_run), tmp_path / "tables", ending)
-    assert {path.name for path in written} == {f"trials.{ending}", f"pruned.{ending}"}
+    assert {path.name for path in written} == {f"trials.{ending}", f"pruned.{ending}", f"pareto.{ending}"}
     if ending == "csv":
         for path in written:
             assert path.read_text() == (small_run / path.name).read_text()
@@ -101,3 +101,33 @@ def test_a_damaged_table_is_an_input_error(
     with pytest.raises(InputError, match=words) as raised:
         load_run(run)
     assert raised.value.where == str(run / "pruned.csv")
+
+
+def test_the_storage_is_optunas_own(small_run: Path, tmp_path: Path) -> None:
+    """What optuna-dashboard does with the file: open it as journal storage, and load the study."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    shutil.copy(small_run / "optuna.log", tmp_path)
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / "optuna.log")))
+    (name,) = optuna.get_all_study_names(storage)
+    study = optuna.load_study(study_name=name, storage=storage)
+    run = load_run(small_run)
+    assert len(study.trials) == len(run.trials)
+    for seen, trial in zip(study.trials, run.trials, strict=True):
+        assert seen.user_attrs["deployment"] == trial.deployment.label
+        assert seen.value == trial.objective
+    assert "topology" in study.trials_dataframe()["params_topology"].name
+
+
+def test_columns_are_documented_and_in_their_order(small_run: Path) -> None:
+    """`docs/tables.md` lists every column of every table, in the order of the files."""
+    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+    for name in ("trials", "pruned", "pareto"):
+        section = text.split(f"## `{name}.csv`")[1].split("\n## ")[0]
+        documented = [
+            line.split("|")[1].strip(" `") for line in section.splitlines() if line.startswith("| `")
+        ]
+        header = (small_run / f"{name}.csv").read_text().splitlines()[0].split(",")
+        assert documented == header, name
