@@ -17,7 +17,7 @@ from has.errors import InputError
 
 if TYPE_CHECKING:
     from has.core.profile import Profile
-    from has.profiler.run import Progress
+    from has.profiler.points import Progress
 
 
 def command(
