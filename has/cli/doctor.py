@@ -170,7 +170,9 @@ def _document(found: Mapping[str, Any]) -> Document:
         [
             (
                 name,
-                "installed" if state["installed"] else f"missing: {', '.join(state['missing'])}",
+                "installed"
+                if state["installed"]
+                else f"missing: {', '.join(state['missing'])}; pip install 'has-epd[{name}]'",
                 EXTRA_DOES[name],
             )
             for name, state in found["extras"].items()
