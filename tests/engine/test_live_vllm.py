@@ -115,8 +115,10 @@ def job(seed: int, widths: tuple[int, ...]) -> Job:
 async def texts_through_gateway(
     fleet: Fleet, plan: Deployment
 ) -> tuple[list[str], list[int], dict[str, dict[str, float]]]:
-    """Answers to all pictures, at once; their prompt tokens; and the instances' counters."""
+    """Answers to all pictures, at once; their prompt tokens; and by how much the instances' counters rose."""
     urls = fleet.arrange(fleet.plan(plan, SIZES))
+    names = {f"{pool}{i}": url for pool, i, url in urls.all()}
+    before = await look(names)
     service, workers = await open_service(
         plan, urls, model=plan.model, name=fleet.name, media_rate=2.0, online=False, ec_dir=fleet.ec_dir
     )
@@ -131,8 +133,12 @@ async def texts_through_gateway(
     finally:
         service.stop("over")
         await workers.aclose()
-    pages = await look({f"{pool}{i}": url for pool, i, url in urls.all()})
-    return [text for text, _ in answers], [count for _, count in answers], pages
+    after = await look(names)
+    rose = {
+        name: {counter: value - before[name].get(counter, 0.0) for counter, value in page.items()}
+        for name, page in after.items()
+    }
+    return [text for text, _ in answers], [count for _, count in answers], rose
 
 
 async def texts_of_the_monolith(fleet: Fleet, model: str) -> tuple[list[str], list[int]]:

@@ -16,6 +16,7 @@ from has.engine.vllm.language import EngineLanguage
 from has.engine.vllm.load import EngineLoad
 from has.engine.vllm.media_count import rule_of, tokens_of
 from has.engine.vllm.metrics import difference, parse
+from has.engine.vllm.profile import _step, rising
 from has.engine.vllm.protocol import read_chunk, read_encoded
 from has.engine.vllm.serve import attached
 from has.errors import InputError, MissingError
@@ -150,3 +151,22 @@ def test_a_single_item_needs_no_index() -> None:
     assert said.grids == {0: {"image_grid_thw": [1, 2, 2]}}
     assert read_encoded({"ec_transfer_params": {"h": {}}}, 2).grids == {}
     assert read_encoded({}, 1).handles == {}
+
+
+def test_a_decode_step_is_measured_over_all_streams() -> None:
+    """Tokens that arrive together in one read have no gaps of their own."""
+    even = [0.0, 0.1, 0.2, 0.3, 0.4]
+    bunched = [0.0, 0.0, 0.2, 0.2, 0.4]
+    assert _step([even]) == pytest.approx(0.1)
+    assert _step([bunched]) == pytest.approx(0.1, rel=0.35)
+    assert _step([even, even]) == pytest.approx(0.1)
+    late = [0.35, 0.45, 0.55]
+    assert _step([even, late]) == pytest.approx(0.1, rel=0.6)
+
+
+def test_latencies_of_a_profile_never_fall_with_size() -> None:
+    rows = [
+        {"stage": "decode", "batch": b, "tokens": t, "latency_s": s, "p90_s": s}
+        for b, t, s in ((1, 64, 0.02), (1, 512, 0.01), (4, 64, 0.03), (4, 512, 0.025))
+    ]
+    assert [row["latency_s"] for row in rising(rows)] == [0.02, 0.02, 0.03, 0.03]
