@@ -152,8 +152,8 @@ def stages(path: Path, requests: int, only: str | None) -> list[dict[str, Any]]:
 # -- trial ---------------------------------------------------------------------------------------------
 
 
-def trial(path: Path) -> tuple[list[float], float]:
-    """(seconds of each change of roles, seconds of a trial beyond its load)."""
+def trial(path: Path) -> tuple[list[float], list[float]]:
+    """(seconds of each change of roles, seconds beyond its load of a first trial and of the next)."""
     from has.core.slo import Slo
     from has.core.trial import TrialPlan
     from has.files.profile import load_profile
@@ -188,11 +188,14 @@ def trial(path: Path) -> tuple[list[float], float]:
         switches = [asyncio.run(switch(plans[i % 3])) for i in range(1, 13)]
         sent = draw_requests(workload(), rate=5.0, requests=60, seed=1)
         executor.gated = False
-        begun_s = time.perf_counter()
-        outcome = executor.run(TrialPlan(plans[0], sent, 5.0, Slo(**SLO)))
-        whole_s = time.perf_counter() - begun_s
-        assert outcome.figures is not None, outcome.reason
-        return switches, whole_s - outcome.figures["duration_s"]
+        beyond = []
+        for _ in range(2):  # the first also loads what trials need, and makes the media
+            begun_s = time.perf_counter()
+            outcome = executor.run(TrialPlan(plans[0], sent, 5.0, Slo(**SLO)))
+            whole_s = time.perf_counter() - begun_s
+            assert outcome.figures is not None, outcome.reason
+            beyond.append(whole_s - outcome.figures["duration_s"])
+        return switches, beyond
     finally:
         executor.close()
 
@@ -207,12 +210,13 @@ def main() -> int:
     parser.add_argument("--only", help="one bottleneck")
     arguments = parser.parse_args()
     if arguments.what == "trial":
-        switches, beyond_s = trial(arguments.profile)
+        switches, beyond = trial(arguments.profile)
+        median_ms, worst_ms = 1e3 * float(np.median(switches)), 1e3 * max(switches)
+        print(f"change of all eight roles: median {median_ms:.0f} ms, worst {worst_ms:.0f} ms")
         print(
-            f"change of all eight roles: median {1e3 * float(np.median(switches)):.0f} ms, worst {1e3 * max(switches):.0f} ms"
+            f"trial of 60 requests beyond its load: the first {beyond[0]:.2f} s, the next {beyond[1]:.2f} s"
         )
-        print(f"trial of 60 requests beyond its load: {beyond_s:.2f} s")
-        return 0 if max(switches) < SWITCH_BOUND_S and beyond_s < TRIAL_BOUND_S else 1
+        return 0 if max(switches) < SWITCH_BOUND_S and max(beyond) < TRIAL_BOUND_S else 1
     found = stages(arguments.profile, arguments.requests, arguments.only)
     print(
         "| bottleneck | deployment | of its own service times, % | over s | own cores | kept back of the machine, % |"
