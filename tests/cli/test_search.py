@@ -158,7 +158,10 @@ def test_nothing_meets_the_slo_is_status_1_and_the_least_bad_is_written(has, sma
     assert said.status == 1
     assert said.json["feasible"] is False
     assert "nothing meets the SLO" in said.err
-    assert yaml.safe_load(Path("best.yaml").read_text())["evidence"]["meets_slo"] is False
+    evidence = yaml.safe_load(Path("best.yaml").read_text())["evidence"]
+    assert evidence["meets_slo"] is False
+    candidates = said.json["candidates"]
+    assert sum(evidence["candidates"]["cut"].values()) == candidates["all"] - candidates["kept"]
     assert "least bad" in has("report", "run").out
 
 
@@ -234,3 +237,13 @@ def test_the_interrupt_names_the_line_that_goes_on(has, finished, monkeypatch) -
     assert has(*line.split()[1:]).status == 0
     assert Path("run/trials.jsonl").read_text().startswith(kept)
     assert yaml.safe_load(Path("o.yaml").read_text())["alloc"] == finished.json["best"]["alloc"]
+
+
+def test_nought_is_given_and_nothing_is_not() -> None:
+    from has.cli.search_plan import Options
+
+    given = Options.of(
+        {"seed": 0, "trial_noise": 0.0, "no_prune": False, "rate": [], "gpus": None, "json": True}
+    )
+    assert (given.seed, given.trial_noise) == (0, 0.0)
+    assert (given.no_prune, given.rate, given.gpus) == (None, None, None)
