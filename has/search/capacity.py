@@ -222,6 +222,8 @@ class CapacityModel:
 
     def encode_throughput(self, batch: int, pool: str = "encode") -> float:
         """Requests a second (in all, text included) of one encoder that launches full batches, whatever the SLO."""
+        if self.demand.media_share == 0:
+            return UNBOUNDED
         grid = self._grid(Stage.ENCODE, pool)
         size = _reachable(grid, batch)
         seconds = grid.seconds(100.0, size, self.demand.media_tokens)

@@ -116,7 +116,7 @@ class Problem:
         if given is not None:
             return SmPartitioner(given).sm_table
         if not self.latency.covers(Stage.ENCODE):
-            return None
+            return "streams"  # nothing is encoded, so there is nothing to part the SMs for
         budget = self.settings.get("encode_slowdown_budget", 0.2)
         encoding = self.pool_profiles.get("encode", self.profile)
         return SmPartitioner.from_profile(encoding, budget, max(self.batches)).sm_table

@@ -14,7 +14,7 @@ from has.core.slo import Slo
 from has.core.space import SearchSpace
 from has.core.workload import Workload
 from has.errors import InfeasibleError
-from has.files.profile import save_profile
+from has.files.profile import profile_from_rows, save_profile
 from has.files.workload import save_workload
 from has.latency.lookup import LatencyModel
 from has.search.floors import WAYS, floors
@@ -111,3 +111,20 @@ def test_the_command_ends_with_status_1_and_says_so(
     assert (tmp_path / "best.yaml").is_file()
     told = has("explain", "best.yaml", "--ttft-ms", 40)
     assert "No split can meet the TTFT bound" in told.out
+
+
+@pytest.mark.parametrize("ttft_ms", [500.0, 20.0])
+def test_text_alone_needs_no_encode_rows(ttft_ms: float) -> None:
+    """Neither to be searched nor to be told that a prefill takes longer than it may."""
+    rows = [
+        {"stage": stage, "sm_percent": 100, "batch": 1, "tokens": 100, "latency_s": seconds}
+        for stage, seconds in (("prefill", 0.05), ("decode", 0.01))
+    ]
+    bare = profile_from_rows({"version": 1, "device": "d", "model": "m", "source": "measured"}, rows)
+    text = {"modality": "text", "prompt_tokens": 100, "output_tokens": 20}
+    asked = make_workload(requests=[text], slo={"ttft_ms": ttft_ms, "tpot_ms": 50.0})
+    if ttft_ms > 50:
+        assert search(2, bare, asked, space=SPACE, rate=1.0, requests=60, trials=3).feasible
+    else:
+        with pytest.raises(InfeasibleError, match="TTFT without any queue is 50 ms of 20 ms"):
+            search(2, bare, asked, space=SPACE, rate=1.0, requests=60, trials=3)
