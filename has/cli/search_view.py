@@ -11,7 +11,7 @@ from has.cli.console import Talk
 from has.core.trial import Trial, TrialState
 from has.core.words import plural
 from has.report.document import Table, number
-from has.report.terminal import draw_part
+from has.report.terminal import draw_part, spark_line
 from has.search.events import Callbacks
 
 if TYPE_CHECKING:
@@ -140,6 +140,9 @@ class SearchView(Callbacks):
             parts.append(draw_part(self._table()))
         if self._best is not None:
             parts.append(Text(f"best so far: {self._best.deployment.label}  {number(self._best.objective)}"))
+        reached = [float(trial.objective) for trial, _ in self._trials if trial.objective is not None]
+        if len(reached) > 1:
+            parts.append(Text(f"trial by trial: {spark_line(reached)} up to {number(max(reached))}"))
         left = self._time_left()
         if left:
             parts.append(Text(left))
