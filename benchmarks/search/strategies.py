@@ -25,13 +25,13 @@ from has.core.stage import Stage
 from has.core.trial import TrialState
 from has.search.events import Callbacks
 from has.search.journal import Journal
-from has.search.loop import Lists, Loop, make_surrogate
+from has.search.loop import Lists, Loop
 from has.search.objective import Point, Score
 from has.search.predict import Predictor
 from has.search.prune import Pruned, prune
 from has.search.samplers import Tried, View, create
 from has.search.screen import Scores, keep_simulators_best, ranked, screen
-from has.search.setup import COARSE
+from has.search.setup import COARSE, make_surrogate
 from has.search.simulated import ModelExecutor
 from has.search.space import Candidate, candidate_of
 from has.search.study import StudyMirror

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from has.core.deployment import Deployment
-from has.core.requests import Requests
+from has.core.requests import Floats, Requests
 from has.core.trial import Trial, TrialState
 from has.errors import InputError
 from has.search.calibrate import telemetry
 from has.search.ensemble import SimulatedEnsemble
 from has.search.events import Callbacks
+from has.search.hazard import chance_to_run
 from has.search.journal import Journal
-from has.search.predict import Predictor, physics_features
+from has.search.predict import Predictor
 from has.search.problem import Problem
 from has.search.prune import Pruned
 from has.search.samplers.port import Proposal, Sampler, Tried, View
@@ -23,7 +26,7 @@ from has.search.screen import Scores, ranked, screen, tried
 from has.search.space import Candidate, candidate_of
 from has.search.stop import StopRule
 from has.search.study import StudyMirror
-from has.search.surrogate import NOISE, Observation, Posterior, Surrogate, Telemetry
+from has.search.surrogate import Observation, Posterior, Surrogate, Telemetry
 from has.search.trials import Measured, Trials, recalled, record, with_objective
 
 SHORTLIST = 32
@@ -52,6 +55,17 @@ class Lists:
     trial: Requests
     long: Requests
     coarse: Requests
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A trial under way: `result` waits for it, or runs it."""
+
+    candidate: Candidate
+    deployment: Deployment
+    expected: float
+    result: Callable[[], tuple[Trial, Measured]]
+    replayed: bool
 
 
 class Loop:
@@ -112,13 +126,17 @@ class Loop:
 
     def _propose_and_learn(self, reserved: int) -> None:
         while self.trials_left > reserved:
-            proposal = self.propose(self.trials_left - reserved)
-            if proposal is None:
+            together: list[Candidate] = []
+            while len(together) < min(self.trials.executor.parallel, self.trials_left - reserved):
+                proposal = self.propose(self.trials_left - reserved - len(together), together)
+                if proposal is None:
+                    break
+                if not together:
+                    self.stop.heard(proposal.expected_improvement)
+                together.append(proposal.candidate)
+            if not together or self.stop.satisfied:
                 return
-            self.stop.heard(proposal.expected_improvement)
-            if self.stop.satisfied:
-                return
-            self.measure(proposal.candidate, "search")
+            self.measure_together(together)
 
     @property
     def trials_left(self) -> int:
@@ -133,45 +151,79 @@ class Loop:
         first = self.order[:SHORTLIST]
         return [*first, *(c for c in self.finished if c not in set(first))]
 
-    def propose(self, remaining: int) -> Proposal | None:
+    def propose(self, remaining: int, pending: Sequence[Candidate] = ()) -> Proposal | None:
         return self.sampler.propose(
             View(
                 candidates=self.order,
                 shortlist=self.shortlist,
                 tried=tuple(self._history),
-                number=self._number,
+                number=self._number + len(pending),
                 remaining=remaining,
                 seed=self.problem.seed,
                 objective=self.problem.objective,
                 posterior=self.posterior,
+                chance=self.chance_to_run,
+                pending=tuple(pending),
+                dear=self.trials.executor.live,
             )
         )
 
+    def chance_to_run(self, candidates: Sequence[Candidate]) -> Floats:
+        """Of each the probability that it runs at all, from the crashes of its like."""
+        crashed = [entry.candidate for entry in self._history if entry.state == TrialState.FAILED]
+        ran = [entry.candidate for entry in self._history if entry.state != TrialState.FAILED]
+        return chance_to_run(self.surrogate.features, candidates, ran, crashed)
+
     def measure(self, candidate: Candidate, kind: str) -> Trial:
         """Try the candidate, or take the trial from the journal if this search had come so far before."""
-        known = self.journal.get(self._number)
+        return self._finish(self._start(candidate, kind))
+
+    def measure_together(self, candidates: Sequence[Candidate]) -> None:
+        """Try these side by side; they are learned from in the order in which they were proposed."""
+        if len(candidates) == 1:
+            self.measure(candidates[0], "search")
+            return
+        with ThreadPoolExecutor(len(candidates)) as threads:
+            started = [self._start(c, "search", i, threads.submit) for i, c in enumerate(candidates)]
+            for begun in started:
+                self._finish(begun)
+
+    def _start(
+        self,
+        candidate: Candidate,
+        kind: str,
+        ahead: int = 0,
+        submit: Callable[..., Future[tuple[Trial, Measured]]] | None = None,
+    ) -> Begun:
+        """Begin trial number `ahead` from now: in its own thread with `submit`, else when it is finished."""
+        number = self._number + ahead
+        known = self.journal.get(number)
         if known is not None:
             candidate = candidate_of(known.deployment)
         deployment = self.problem.deployment(candidate)
         expected = self._expected(candidate)
-        if known is None:
-            self.callbacks.trial_started(
-                self._number, deployment.label, kind, self.trials.offered, self._shown(expected, candidate)
-            )
-            upper = self.ensemble.central.limit(candidate)
-            trial, measured = record(
-                self._number, kind, deployment, self.problem.seed, lambda: self.trials.run(deployment, upper)
-            )
-        else:
-            trial, measured = known, recalled(known)
-        self._learn(candidate, deployment, measured)
-        if known is None:
+        if known is not None:
+            return Begun(candidate, deployment, expected, lambda: (known, recalled(known)), replayed=True)
+        self.callbacks.trial_started(
+            number, deployment.label, kind, self.trials.offered, self._shown(expected, candidate)
+        )
+        upper = self.ensemble.central.limit(candidate)
+        run = partial(
+            record, number, kind, deployment, self.problem.seed, partial(self.trials.run, deployment, upper)
+        )
+        result = run if submit is None else submit(run).result
+        return Begun(candidate, deployment, expected, result, replayed=False)
+
+    def _finish(self, begun: Begun) -> Trial:
+        candidate = begun.candidate
+        trial, measured = begun.result()
+        self._learn(candidate, begun.deployment, measured)
+        if not begun.replayed:
             trial = with_objective(trial, self.objective(candidate, measured))
             self.journal.append(trial)
         self._keep(candidate, trial, measured)
-        self.callbacks.trial_finished(
-            trial, self._shown(expected, candidate), self.best_trial, replayed=known is not None
-        )
+        expected = self._shown(begun.expected, candidate)
+        self.callbacks.trial_finished(trial, expected, self.best_trial, replayed=begun.replayed)
         return trial
 
     def _keep(self, candidate: Candidate, trial: Trial, measured: Measured) -> None:
@@ -356,46 +408,3 @@ class Loop:
         """Measured value of a tried candidate, as samplers saw it."""
         values = [entry.value for entry in self._history if entry.candidate == candidate]
         return values[-1] if values else None
-
-
-def make_surrogate(
-    problem: Problem,
-    lists: Lists,
-    offered: float | None,
-    scores: Scores,
-    *,
-    live: bool,
-    noisy: bool | None = None,
-    progress: Callable[[int], None],
-) -> tuple[Surrogate, SimulatedEnsemble]:
-    """The prior: an ensemble over the profile's stated error, and physics features of every candidate."""
-
-    def objective(
-        predictor: Predictor, candidate: Candidate, requests: Requests, guess: float | None
-    ) -> float:
-        return predictor.value(candidate, requests, guess)
-
-    def shown(predictor: Predictor, candidate: Candidate, requests: Requests, guess: float | None) -> float:
-        if offered is None:
-            return predictor.value(candidate, requests, guess)
-        return predictor.point(problem.deployment(candidate), offered, requests).goodput_rps
-
-    best = max((score.value for score in scores.values()), default=1.0)
-    ensemble = SimulatedEnsemble(
-        problem,
-        objective,
-        shown if live else None,
-        long=lists.long,
-        trial=lists.trial,
-        short=lists.coarse,
-        guesses={candidate: score.value for candidate, score in scores.items()},
-        best=best,
-        best_shown=best if offered is None else offered,
-        seed=problem.seed,
-        progress=progress,
-    )
-    # ±e as a uniform band has this standard deviation; co-location is the least known of all.
-    sd = problem.error / 3**0.5
-    spread = np.array([sd, sd, sd, sd, max(sd, 0.1)])
-    features = physics_features(problem, list(scores))
-    return Surrogate(ensemble, features, spread, NOISE[live if noisy is None else noisy]), ensemble

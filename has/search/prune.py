@@ -28,12 +28,15 @@ from has.latency.memory import MemoryLine, gigabytes, memory_verdict
 from has.search.capacity import UNBOUNDED, CapacityModel
 from has.search.problem import PREFILL_POOL, Problem
 from has.search.space import Allocation, Candidate
+from has.search.worlds import behind_in_every_world
 
 SATURATED = 0.03
 """An encode batch that gains less than this in throughput a doubling only makes requests wait."""
 OVERLOADED = 0.75
 """Where more is offered than can be carried, drowning one prefill pool may save the requests of the other:
 the interval of s, and dominance, then take this share of their bounds."""
+ENOUGH = 1.5
+"""Times the offered rate: what carries as much is not held against what carries more."""
 LEAST_ERROR = 0.10
 """e is at least this: what a bound leaves out (queues, bursts) moves ratios however exact the profile is."""
 LEAST_ALLOCATIONS = 3
@@ -124,6 +127,7 @@ class _Pruning:
                 self.offload_interval,
                 self.batch_interval,
                 self.dominance,
+                self.worlds,
             ):
                 left = rule(left)
             left = self._guard_allocations(possible, left)
@@ -291,6 +295,35 @@ class _Pruning:
 
         return self._cut(left, behind)
 
+    def worlds(self, left: list[Candidate]) -> list[Candidate]:
+        """One-sided: behind a candidate that is no slower without a queue, whichever way the profile is wrong.
+
+        What carries half as much again as is offered has slack enough.
+        """
+        if len(left) <= LEAST_ALLOCATIONS or self.error <= LEAST_ERROR:
+            return left
+        m = margin(LEAST_ERROR)
+        m = 1 - (1 - m) * OVERLOADED if self._overloaded(left) else m
+        carried, needed = behind_in_every_world(
+            self.problem,
+            left,
+            np.array([self._ttft_floor(c) for c in left]),
+            error=self.error,
+            rest=LEAST_ERROR,
+            margin=m,
+            enough=ENOUGH * self.offered,
+        )
+        place = {c: i for i, c in enumerate(left)}
+
+        def behind(c: Candidate) -> Cut | None:
+            value, bound = float(carried[place[c]]), float(needed[place[c]])
+            if value >= bound:
+                return None
+            why = "carries too little in every way the profile may be wrong"
+            return Cut(c, "worlds", bound, value, m, why)
+
+        return self._cut(left, behind)
+
     # Bounds the rules share.
 
     def _reference(self, left: Sequence[Candidate]) -> float:
@@ -342,6 +375,7 @@ class _Pruning:
         if kept or not left:
             return kept
         cut = min((cut for cut in self.cuts if cut.rule == rule), key=lambda cut: cut.value / cut.bound)
+        self.cuts = [cut for cut in self.cuts if cut.rule != rule]  # what stays was not cut
         self.notes.append(
             f"{cut.reason} for every candidate: {cut.value * 1e3:.4g} ms of {cut.bound * 1e3:.4g} ms at the least"
         )

@@ -18,7 +18,6 @@ from has.search.coarse import list_space
 from has.search.conclude import conclude, score_own
 from has.search.events import Callbacks
 from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
-from has.search.loop import make_surrogate
 from has.search.objective import ObjectiveName
 from has.search.outcome import Outcome
 from has.search.pools import latency_of
@@ -27,7 +26,14 @@ from has.search.prune import only_possible
 from has.search.prune import prune as prune_candidates
 from has.search.question import REQUESTS, TRIALS, Asked, all_workloads, ask, load_baselines, manifest
 from has.search.screen import keep_simulators_best
-from has.search.setup import choose_baselines, make_loop, make_problem, rate_to_offer, screen_all
+from has.search.setup import (
+    choose_baselines,
+    make_loop,
+    make_problem,
+    make_surrogate,
+    rate_to_offer,
+    screen_all,
+)
 from has.search.simulated import ModelExecutor
 
 __all__ = ["REQUESTS", "TRIALS", "resume_inputs", "search"]

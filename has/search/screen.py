@@ -17,6 +17,8 @@ from has.search.space import Candidate, enumerate_space
 
 IN_SIGHT = 0.6
 """A maximum rate below this share of the best is not looked for more closely."""
+NEAR, FEW = 0.1, 0.02
+"""Of a largest rate, cut candidates this close to the best come back, but at most this share of the space."""
 Scores = dict[Candidate, Score]
 
 
@@ -53,15 +55,23 @@ def ranked(objective: Objective, scores: Mapping[Candidate, Score]) -> list[Cand
 
 
 def keep_simulators_best(pruned: Pruned, objective: Objective, kept: Scores, cut: Scores) -> Pruned:
-    """The guard: what the simulator likes better than everything kept comes back."""
-    if not cut:
-        return pruned
-    best_cut = ranked(objective, cut)[0]
+    """The guard: what the simulator, which knows queues, likes better than everything kept comes back.
+
+    Of a largest rate also what it likes nearly as well, but no more than a few. (Of goodput there may
+    be hundreds of equals.)
+    """
     best_kept = max((rank(objective, c, s) for c, s in kept.items()), default=(-1.0,))
-    if rank(objective, best_cut, cut[best_cut]) <= best_kept:
+    order = ranked(objective, cut)
+    back = [c for c in order[:1] if rank(objective, c, cut[c]) > best_kept]
+    if objective.name == "max-rate":
+        best = max((score.value for score in kept.values()), default=0.0)
+        few = max(4, round(FEW * (len(pruned.kept) + len(pruned.cuts))))
+        back = [c for c in order[:few] if cut[c].value >= (1 - NEAR) * best and cut[c].value > 0] or back
+    if not back:
         return pruned
-    note = f"{best_cut.label} was cut, but the simulator ranks it first: it stays"
-    return pruned.restore([best_cut], note)
+    others = f" and {len(back) - 1} more were" if len(back) > 1 else " was"
+    note = f"{back[0].label}{others} cut, but the simulator ranks it first or nearly so: kept"
+    return pruned.restore(back, note)
 
 
 def baseline_candidates(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
+from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.space import SearchSpace
 from has.search.coarse import candidates_of
@@ -13,15 +16,15 @@ from has.search.journal import Journal
 from has.search.loop import Lists, Loop
 from has.search.objective import Objective
 from has.search.pools import latency_of
-from has.search.predict import Predictor
+from has.search.predict import Predictor, physics_features
 from has.search.price import pool_prices
 from has.search.problem import Problem, rate_in_force
 from has.search.prune import Pruned
 from has.search.question import TRIALS, Asked, longer
-from has.search.screen import Scores, baseline_candidates, ranked, screen
+from has.search.screen import NEAR, Scores, baseline_candidates, ranked, screen
 from has.search.space import Candidate
 from has.search.study import StudyMirror
-from has.search.surrogate import Surrogate
+from has.search.surrogate import NOISE, Surrogate
 from has.search.trials import Trials
 from has.sim.draw import draw_requests
 
@@ -86,7 +89,7 @@ def screen_all(predictor: Predictor, pruned: Pruned, lists: Lists, tell: Callbac
     possible = [c.candidate for c in pruned.cuts if c.rule not in ("reach", "memory")]
     possible = sorted(possible, key=predictor.limit, reverse=True)[:CUT_IN_SIGHT]
     best = max((score.value for score in kept.values()), default=0.0)
-    at_least = best if objective.name == "max-rate" else None
+    at_least = (1 - NEAR) * best if objective.name == "max-rate" else None
     cut = screen(
         predictor,
         possible,
@@ -162,3 +165,46 @@ def make_loop(
         budget,
         audits=asked.question["prune"] and not exhaustive,
     )
+
+
+def make_surrogate(
+    problem: Problem,
+    lists: Lists,
+    offered: float | None,
+    scores: Scores,
+    *,
+    live: bool,
+    noisy: bool | None = None,
+    progress: Callable[[int], None],
+) -> tuple[Surrogate, SimulatedEnsemble]:
+    """The prior: an ensemble over the profile's stated error, and physics features of every candidate."""
+
+    def objective(
+        predictor: Predictor, candidate: Candidate, requests: Requests, guess: float | None
+    ) -> float:
+        return predictor.value(candidate, requests, guess)
+
+    def shown(predictor: Predictor, candidate: Candidate, requests: Requests, guess: float | None) -> float:
+        if offered is None:
+            return predictor.value(candidate, requests, guess)
+        return predictor.point(problem.deployment(candidate), offered, requests).goodput_rps
+
+    best = max((score.value for score in scores.values()), default=1.0)
+    ensemble = SimulatedEnsemble(
+        problem,
+        objective,
+        shown if live else None,
+        long=lists.long,
+        trial=lists.trial,
+        short=lists.coarse,
+        guesses={candidate: score.value for candidate, score in scores.items()},
+        best=best,
+        best_shown=best if offered is None else offered,
+        seed=problem.seed,
+        progress=progress,
+    )
+    # ±e as a uniform band has this standard deviation; co-location is the least known of all.
+    sd = problem.error / 3**0.5
+    spread = np.array([sd, sd, sd, sd, max(sd, 0.1)])
+    features = physics_features(problem, list(scores))
+    return Surrogate(ensemble, features, spread, NOISE[live if noisy is None else noisy]), ensemble

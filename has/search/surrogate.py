@@ -117,6 +117,17 @@ class Posterior:
     def index(self, candidate: Candidate) -> int:
         return list(self.candidates).index(candidate)
 
+    def believing(self, pending: Sequence[Candidate]) -> Posterior:
+        """As if trials of these had shown their means (the kriging believer): what is being found out already."""
+        covariance = self.covariance
+        for candidate in pending:
+            i = self.index(candidate)
+            noise = 0.0 if self.noise is None else float(self.noise[i])
+            seen = covariance[i, i] + noise**2
+            if seen > 0:
+                covariance = covariance - np.outer(covariance[:, i], covariance[i]) / seen
+        return Posterior(self.candidates, self.mean, covariance, self.noise)
+
     def draws(self, count: int, seed: int) -> Floats:
         """Samples of y, [count, C]."""
         rng = np.random.default_rng(seed)
@@ -143,7 +154,7 @@ class Surrogate:
         noise: float = NOISE[True],
     ) -> None:
         self._ensemble = ensemble
-        self._features = features
+        self.features = features
         self._prior = np.diag(np.asarray(prior_sd, np.float64) ** 2)
         self.centre = np.zeros(len(prior_sd))
         self._spread = np.asarray(prior_sd, np.float64)
@@ -248,8 +259,8 @@ class Surrogate:
     ) -> Floats:
         """Covariance of ρ between two lists."""
         scale, own = scales or self._scales
-        x = np.array([self._features[c] for c in left])
-        y = np.array([self._features[c] for c in right])
+        x = np.array([self.features[c] for c in left])
+        y = np.array([self.features[c] for c in right])
         squared = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)[None, :] - 2 * x @ y.T
         result: Floats = OFFSET**2 + scale**2 * np.exp(-np.maximum(squared, 0.0) / (2 * LENGTH**2))
         places: dict[Candidate, list[int]] = {}

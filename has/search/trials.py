@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,6 +65,7 @@ class Trials:
         self.executor = executor
         self.requests = requests
         self.offered = offered
+        self._own = threading.local()  # what the run in this thread tells: trials may run side by side
         self._early_end = early_end and executor.live
         self.incumbent: float | None = None
         """Goodput that a later trial on this list has to beat."""
@@ -87,11 +89,11 @@ class Trials:
                 point = self._point(deployment, self.offered)
                 met = point.attainment >= objective.slo.attainment
                 score = Score(point.goodput_rps, point, met)
-                return Measured(TrialState.COMPLETE, score, point.goodput_rps, point, None, self._told)
+                return Measured(TrialState.COMPLETE, score, point.goodput_rps, point, None, self._own.told)
             score = objective.score(lambda rate: self._point(deployment, rate), upper)
         except _Ended as end:
             return self._ended(end)
-        return Measured(TrialState.COMPLETE, score, score.value, score.point, None, self._told)
+        return Measured(TrialState.COMPLETE, score, score.value, score.point, None, self._own.told)
 
     def once(self, deployment: Deployment, rate: float, requests: Requests) -> Outcome:
         """One run at `rate` of requests that arrive at it, without early end; of several workloads the
@@ -105,8 +107,6 @@ class Trials:
         except _Ended as end:
             return end.outcome
 
-    _told: Mapping[str, Any] = {}
-
     def _point(self, deployment: Deployment, rate: float) -> Point:
         """One run at `rate`; of several workloads one each, of which the worst speaks for all."""
         requests = self.problem.at_rate(rate, self.requests)
@@ -117,7 +117,7 @@ class Trials:
         if outcome.state != TrialState.COMPLETE or outcome.figures is None:
             raise _Ended(outcome, rate)
         outcome = self._worst(outcome, deployment, rate, self.problem.beside(self.requests))
-        self._told = outcome.telemetry
+        self._own.told = outcome.telemetry
         return Point.of(rate, plain(outcome.figures))
 
     def _worst(

@@ -1,8 +1,9 @@
-"""When a running trial may be ended: what it cannot reach any more, or a queue that only grows."""
+"""When a running trial may be ended: what it cannot reach any more, a queue that only grows, too many misses."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 
 from has.core.trial import Progress
@@ -14,6 +15,14 @@ GROWING = 4
 HOPELESS = 0.5
 """… if also this share of what was answered missed the SLO: a burst that is caught up with is none."""
 
+CUSUM = 40.0
+"""Evidence, as a log likelihood ratio, that misses come at the hopeless share and not at the incumbent's.
+
+Misses come in bursts, one queue's requests together, so it takes far more than for independent ones.
+"""
+LEAST_MISSES = 0.05
+"""Share of misses that an incumbent is taken to have at least: the best of trials has none by luck."""
+
 
 @dataclass
 class Watch:
@@ -22,15 +31,19 @@ class Watch:
     `incumbent_rps` is the goodput to beat on this very list of requests (None: nothing yet);
     `span_s` the time of the last arrival after the first; `warmup_s` what figures cut off.
     The bound is exact: no continuation gives more than (met + left) / (max(T, span) - warmup).
+    Long before it is reached, a cumulative sum (Page's CUSUM) of the evidence tells misses at half way
+    between the incumbent's share and all from misses at the incumbent's.
     """
 
     incumbent_rps: float | None
     span_s: float
     warmup_s: float = 0.0
     _backlogs: list[int] = field(default_factory=list)
+    _evidence: float = 0.0
+    _counted: tuple[int, int] = (0, 0)
 
     def __call__(self, progress: Progress) -> str | None:
-        return self._beaten(progress) or self._growing(progress)
+        return self._beaten(progress) or self._growing(progress) or self._hopeless(progress)
 
     def _beaten(self, progress: Progress) -> str | None:
         if self.incumbent_rps is None:
@@ -55,3 +68,27 @@ class Watch:
         if not grows or progress.missed <= HOPELESS * progress.finished or progress.finished == 0:
             return None
         return f"a queue that only grows: {', '.join(map(str, recent))} requests waiting"
+
+    def _hopeless(self, progress: Progress) -> str | None:
+        met, missed = (now - before for now, before in zip(_counts(progress), self._counted, strict=True))
+        if met < 0 or missed < 0:  # the executor has begun the trial anew
+            met, missed = _counts(progress)
+            self._evidence = 0.0
+        self._counted = _counts(progress)
+        seconds = self.span_s - self.warmup_s
+        if self.incumbent_rps is None or seconds <= 0 or progress.total == 0:
+            return None
+        likely = max(LEAST_MISSES, 1 - self.incumbent_rps * seconds / progress.total)
+        hopeless = (1 + likely) / 2
+        gained = missed * math.log(hopeless / likely) + met * math.log((1 - hopeless) / (1 - likely))
+        self._evidence = max(0.0, self._evidence + gained)
+        if self._evidence < CUSUM:
+            return None
+        return (
+            f"too many misses: {progress.missed} of {progress.finished}, where the best so far"
+            f" misses about {likely:.0%}"
+        )
+
+
+def _counts(progress: Progress) -> tuple[int, int]:
+    return progress.met, progress.missed

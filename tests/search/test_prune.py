@@ -72,6 +72,17 @@ def test_most_of_the_space_goes_and_every_cut_says_why() -> None:
     assert sum(pruned.by_rule.values()) == len(pruned.cuts)
 
 
+@pytest.mark.parametrize("ttft_ms", [1.0, 30.0, 2000.0])
+def test_what_is_kept_and_what_is_cut_add_up_also_where_nothing_can_meet_the_slo(ttft_ms: float) -> None:
+    """A rule that would cut everything leaves it, and then has cut nothing."""
+    asked = problem(rate=None, gpus=4, workload=make_workload(slo={"ttft_ms": ttft_ms, "tpot_ms": 40.0}))
+    everything = enumerate_space(SearchSpace(version=1, encode_batch=[1, 4]), 4)
+    pruned = prune(asked, everything, None)
+    assert len(pruned.kept) + len(pruned.cuts) == len(everything)
+    assert sum(pruned.by_rule.values()) == len({cut.candidate for cut in pruned.cuts}) == len(pruned.cuts)
+    assert not set(pruned.kept) & {cut.candidate for cut in pruned.cuts}
+
+
 def test_margin_is_what_two_stages_wrong_in_opposite_ways_shift() -> None:
     assert margin(0.25) == pytest.approx(0.40)
     assert margin(0.10) == pytest.approx(0.1818, abs=1e-4)

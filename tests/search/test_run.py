@@ -367,3 +367,41 @@ def test_rate_and_slo_must_come_from_somewhere(profile: Profile) -> None:
 def test_executor_satisfies_the_port(profile: Profile) -> None:
     executor: Executor = ModelExecutor(profile)
     assert not executor.live
+
+
+def test_two_trials_side_by_side_differ_and_are_as_good_on_resume(
+    profile: Profile, workload: Workload, tmp_path: Path
+) -> None:
+    class Pair(Wrapped):
+        parallel = 2
+
+    short = {"trials": 5, "requests": 100}
+    first = run(profile, workload, executor=Pair(profile, lambda _: None), run_dir=tmp_path / "r", **short)
+    tried = [t.deployment.digest() for t in first.trials if t.kind == "search"]
+    assert len(set(tried)) == len(tried) >= 2
+    lines = (tmp_path / "r" / "trials.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "r" / "trials.jsonl").write_text("".join(lines[:-1]))  # killed between the two of a pair
+    again = Pair(profile, lambda _: None)
+    second = run(profile, workload, executor=again, resume=tmp_path / "r", **short)
+    assert essence(second) == essence(first)
+
+
+def test_crashes_that_no_formula_foresaw_are_learned_from(profile: Profile, workload: Workload) -> None:
+    """Everything with a single decode GPU runs out of memory: a few trials find that out, and no more do."""
+
+    def crash(plan: TrialPlan) -> Outcome | None:
+        single = plan.deployment.topology == "disaggregated" and plan.deployment.alloc["decode"] == 1
+        return Outcome(TrialState.FAILED, reason="out of memory") if single else None
+
+    outcome = run(
+        profile,
+        workload,
+        gpus=5,
+        objective="max-rate",
+        trials=16,
+        requests=100,
+        executor=Wrapped(profile, crash),
+    )
+    failed = [t for t in outcome.trials if t.state == TrialState.FAILED and t.kind == "search"]
+    assert len(failed) <= 6  # of eleven such candidates, all of which were predicted to be better
+    assert outcome.best.alloc["decode"] > 1

@@ -160,3 +160,40 @@ def test_unknown_name_and_missing_package(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(MissingError) as failure:
         create("skopt-gp")
     assert "skopt" in failure.value.mend
+
+
+def test_auto_asked_twice_before_an_answer_says_two_things() -> None:
+    done = [tried(CANDIDATES[0])]
+    first = create("auto").propose(view(done, number=1))
+    assert first is not None
+    second = create("auto").propose(view(done, number=2, pending=(first.candidate,)))
+    assert second is not None
+    assert second.candidate not in (first.candidate, CANDIDATES[0])
+
+
+def test_auto_avoids_what_crashes_and_restarts_that_gain_little() -> None:
+    done = [tried(CANDIDATES[0])]
+    first = create("auto").propose(view(done, number=1))
+    assert first is not None
+    avoided = create("auto").propose(
+        view(done, number=1, chance=lambda cs: np.array([0.01 if c == first.candidate else 1.0 for c in cs]))
+    )
+    assert avoided is not None
+    assert avoided.candidate != first.candidate
+    flat = lambda cs: Posterior(tuple(cs), np.ones(len(cs)), np.eye(len(cs)))  # noqa: E731  # one belief, used once
+    here = create("auto").propose(view([tried(CANDIDATES[7])], number=1, dear=True, posterior=flat))
+    assert here is not None
+    assert here.candidate.allocation == CANDIDATES[7].allocation
+
+
+def test_auto_repeats_a_noisy_trial_where_that_tells_most() -> None:
+    """Two tried ones are nearly equal and uncertain, all others are far behind: another look decides."""
+    two = CANDIDATES[:2]
+
+    def belief(candidates: Sequence[Candidate]) -> Posterior:
+        mean = np.array([10.0 if c in two else 5.0 for c in candidates])
+        return Posterior(tuple(candidates), mean, 0.01 * np.eye(len(mean)), np.full(len(mean), 0.1))
+
+    again = create("auto").propose(view([tried(c) for c in two], number=2, posterior=belief))
+    assert again is not None
+    assert again.candidate in two

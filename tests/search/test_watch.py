@@ -24,7 +24,8 @@ def test_the_bound_is_never_wrong() -> None:
     watch = Watch(incumbent, span, warmup)
     for met in range(101):
         for finished in range(met, 101):
-            if watch(progress(100, met, finished - met, 9.0)) is not None and met + 100 - finished >= 0:
+            reason = watch(progress(100, met, finished - met, 9.0))
+            if reason is not None and reason.startswith("cannot beat"):
                 best_possible = (met + 100 - finished) / (span - warmup)
                 assert best_possible < incumbent
     assert Watch(None, span)(progress(100, 0, 100, 50.0)) is None
@@ -67,3 +68,27 @@ def test_stops_after_two_small_expectations_in_a_row() -> None:
         assert not rule.satisfied
     rule.heard(0.001)
     assert rule.satisfied
+
+
+def sent_one_by_one(watch: Watch, misses: list[bool]) -> int | None:
+    """How many answers it took to end the trial."""
+    for n in range(1, len(misses) + 1):
+        missed = sum(misses[:n])
+        if watch(progress(n, n - missed, missed, n / 10, total=len(misses))) is not None:
+            return n
+    return None
+
+
+def test_cusum_ends_a_hopeless_trial_long_before_the_exact_bound() -> None:
+    """1,000 requests of which nine tenths miss, where the best misses a tenth of its requests."""
+    hopeless = [n % 10 != 0 for n in range(1000)]
+    ended = sent_one_by_one(Watch(incumbent_rps=9.0, span_s=100.0), hopeless)
+    assert ended is not None
+    assert ended < 60  # the exact bound needs over 100
+
+
+def test_cusum_forgives_a_burst_of_misses() -> None:
+    """Twenty misses in a row, in a trial that misses a tenth in all, as the best does."""
+    burst = [100 <= n < 120 or (n % 12 == 0) for n in range(1000)]
+    assert sum(burst) <= 105
+    assert sent_one_by_one(Watch(incumbent_rps=8.9, span_s=100.0), burst) is None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.special import ndtr  # scipy.stats would take half a second to load
 
 from has.core.requests import Floats
 from has.search.samplers.port import Proposal, View
+from has.search.space import Candidate
 from has.search.surrogate import Posterior
+
+NEARLY = 0.8
+"""Share of the best expected improvement for which a change of B and s alone is preferred to one of pools."""
 
 
 class Auto:
@@ -22,28 +28,41 @@ class Auto:
     exhaustive = False
 
     def propose(self, view: View) -> Proposal | None:
-        done = {entry.candidate for entry in view.tried}
+        listed = set(view.shortlist)
+        done = {*(entry.candidate for entry in view.tried), *view.pending}
         fresh = [c for c in view.shortlist if c not in done]
         if not fresh:
             return Proposal(view.untried[0], 0.0) if view.untried else None
-        seen = [e.candidate for e in view.tried if e.value is not None and e.candidate in set(view.shortlist)]
-        belief = view.posterior([*fresh, *seen])
+        seen = [e.candidate for e in view.tried if e.value is not None and e.candidate in listed]
+        seen = list(dict.fromkeys([*seen, *(c for c in view.pending if c in listed)]))
+        belief = view.posterior([*fresh, *seen]).believing([c for c in view.pending if c in listed])
         n = len(fresh)
+        runs = view.chance(fresh)
         if view.objective.name == "cost":
-            gain = _saving(view, belief, n)
+            gain = _saving(view, belief, n) * runs
         elif not seen:
-            gain = belief.mean[:n] / max(float(np.max(belief.mean[:n])), 1e-12)
+            gain = belief.mean[:n] * runs / max(float(np.max(belief.mean[:n])), 1e-12)
         else:
             best = n + int(np.argmax(belief.mean[n:]))
-            gain = _improvement(belief, n, best) / max(abs(float(belief.mean[best])), 1e-12)
-            repeat = _worth_repeating(belief, n, best)
-            if repeat is not None and repeat[1] / abs(float(belief.mean[best])) > np.max(gain):
-                return Proposal(belief.candidates[repeat[0]], repeat[1] / abs(float(belief.mean[best])))
-            if view.remaining == 1 and float(np.max(belief.mean[:n])) > float(belief.mean[best]):
-                chosen = int(np.argmax(belief.mean[:n]))
+            scale = max(abs(float(belief.mean[best])), 1e-12)
+            gain = _improvement(belief, n, best) * runs / scale
+            if view.remaining == 1 and float(np.max(belief.mean[:n] * runs)) > float(belief.mean[best]):
+                chosen = int(np.argmax(belief.mean[:n] * runs))
                 return Proposal(fresh[chosen], float(gain[chosen]))
+            repeat = None if view.pending else _worth_repeating(belief, n, best)
+            if repeat is not None and repeat[1] / scale > np.max(gain):
+                return Proposal(belief.candidates[repeat[0]], repeat[1] / scale)
         chosen = int(np.argmax(gain))
+        if view.dear and view.tried:
+            chosen = _without_restart(fresh, gain, view.tried[-1].candidate, chosen)
         return Proposal(fresh[chosen], float(gain[chosen]) if seen else None)
+
+
+def _without_restart(fresh: Sequence[Candidate], gain: Floats, now: Candidate, chosen: int) -> int:
+    """The best candidate on the GPUs as they are split now, if it promises nearly as much as the best of all."""
+    same = [i for i, c in enumerate(fresh) if c.allocation == now.allocation]
+    best = max(same, key=lambda i: gain[i], default=chosen)
+    return best if gain[best] >= NEARLY * gain[chosen] else chosen
 
 
 def _improvement(belief: Posterior, n: int, best: int) -> Floats:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from has.core.requests import Floats
 from has.core.trial import TrialState
 from has.search.objective import Objective
 from has.search.space import Candidate
@@ -37,6 +38,9 @@ class View:
     number      of this proposal; with `seed` it seeds all that is drawn
     remaining   proposals left, this one included
     posterior   the surrogate's joint belief
+    chance      probability of each candidate that it runs at all, from crashes of its like
+    pending     proposed, not yet finished: trials that run side by side
+    dear        whether another allocation is costly to set up, so that of equals one that needs none is better
     """
 
     candidates: Sequence[Candidate]
@@ -47,10 +51,13 @@ class View:
     seed: int
     objective: Objective
     posterior: Callable[[Sequence[Candidate]], Posterior]
+    chance: Callable[[Sequence[Candidate]], Floats] = lambda candidates: np.ones(len(candidates))
+    pending: Sequence[Candidate] = ()
+    dear: bool = False
 
     @cached_property
     def untried(self) -> list[Candidate]:
-        done = {entry.candidate for entry in self.tried}
+        done = {*(entry.candidate for entry in self.tried), *self.pending}
         return [c for c in self.candidates if c not in done]
 
     @property
