@@ -61,7 +61,9 @@ def read_table(
     before any row is looked at. Raises InputError with the row (`rows.3` is the fourth; for text
     files the line too).
     """
-    blocks = list(table_blocks(path, text_columns))
+    # The header of a CSV is looked at before its rows: a name too many makes every row look wrong.
+    of_header = check_columns if str(path).lower().endswith(".csv") else None
+    blocks = list(table_blocks(path, text_columns, of_header))
     columns = list(dict.fromkeys(name for block in blocks for name in block.columns))
     if check_columns is not None:
         check_columns(columns)
