@@ -48,7 +48,7 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
     async def models() -> JSONResponse:
         return JSONResponse((await client.get(f"{decode[0]}/v1/models")).json())
 
-    @app.post(PATH)
+    @app.post(PATH, response_model=None)
     async def chat(request: Request) -> StreamingResponse | JSONResponse:
         body = await request.json()
         name = f"random-{next(numbers)}"
