@@ -78,14 +78,17 @@ class Sharing:
 
 
 def sharing(profile: Profile, slowdown_budget: float = BUDGET, tokens: float | None = None) -> Sharing | None:
-    """None for a profile of one SM share, or without encode. `tokens`: media tokens of a request."""
+    """None for a profile of one SM share, without encode, or with a stage that takes no time. `tokens`: media tokens of a request."""
     latency = LatencyModel.from_profile(profile)
     if not latency.covers(Stage.ENCODE) or len(latency.shares(Stage.ENCODE)) < 2:
         return None
     encode, prefill = latency.grid(Stage.ENCODE), latency.grid(Stage.PREFILL)
     media = _middle(encode.tokens) if tokens is None else tokens
     prompt = _middle(prefill.tokens)
-    batches = [int(b) for b in encode.batch if b <= LARGEST_BATCH]
+    batches = [int(b) for b in encode.batch if b <= LARGEST_BATCH] or [int(encode.batch[0])]
+    timed = (row.latency_s for row in profile.rows if row.stage in (Stage.ENCODE, Stage.PREFILL))
+    if min(timed) <= 0:
+        return None
     table = SmPartitioner.from_profile(profile, slowdown_budget, max(batches), tokens=media)
     colocated = latency.covers(Stage.ENCODE, Beside.PREFILL) and latency.covers(Stage.PREFILL, Beside.ENCODE)
 

@@ -67,6 +67,15 @@ def test_without_streams_or_a_partition_to_compare_nothing_is_said():
     assert sharing(profile(shares=(100,))) is None
 
 
+def test_odd_profiles_are_told_apart_from_nothing():
+    """A stage that takes no time shares nothing; batches beyond the usual ones still do."""
+    kept = profile()
+    free = [row.model_copy(update={"latency_s": 0.0}) if row.stage == "prefill" else row for row in kept.rows]
+    assert sharing(Profile(metadata=kept.metadata, rows=tuple(free))) is None
+    large = [row.model_copy(update={"batch": 32}) for row in kept.rows]
+    assert [row.batch for row in sharing(Profile(metadata=kept.metadata, rows=tuple(large))).rows] == [32]
+
+
 def test_the_declared_device_is_better_partitioned():
     plan = make_plan("tiny-image", lambda share: share, lambda count: 64, tokens=[64])
     rows = [
