@@ -1,0 +1,59 @@
+"""The benchmark of searches runs, goes on where it was, and its arithmetic is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.search.__main__ import main
+from benchmarks.search.problems import LEAST, Cell, World
+from benchmarks.search.strategies import closed_form
+from benchmarks.search.summary import per_run
+
+
+def test_quick_runs_and_then_has_nothing_left_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--quick", "--out", str(tmp_path), "--only", "auto,grid,closed-form,random-all,optuna-tpe"]
+    main(asked)
+    said = capsys.readouterr()
+    assert said.err.count("block 0") == 5
+    table = pd.read_parquet(tmp_path / "search-runs.parquet").set_index("strategy")
+    assert set(table.index) == {"auto", "grid", "closed-form", "random-all", "optuna-tpe"}
+    regrets = table[["regret_1", "regret_3", "regret_8"]]
+    assert regrets.min().min() >= 0
+    assert regrets.max().max() <= 1 - LEAST
+    assert "| auto | 1 |" in said.out
+    assert (tmp_path / "search-regret.svg").read_text().count("<polyline") == 5
+    main(asked)
+    assert capsys.readouterr().err == ""
+
+
+def test_closed_form_knows_neither_offload_nor_large_batches(tmp_path: Path) -> None:
+    ranked = closed_form(World(Cell("image", 4, 0), tmp_path))
+    assert {c.share for c in ranked} == {1.0}
+    assert {c.topology for c in ranked} == {"disaggregated"}
+
+
+def test_trials_until_within_some_percent_and_regret_after_some_trials() -> None:
+    steps = pd.DataFrame(
+        {
+            "cell": "c",
+            "modality": "image",
+            "gpus": 8,
+            "bias": 0,
+            "strategy": "s",
+            "seed": 0,
+            "cpu_s": 1.0,
+            "trial": [1, 2, 3, 4],
+            "tried_regret": [0.2, 0.04, 0.5, 0.02],
+            "recommended_regret": [0.2, 0.04, 0.04, 0.04],
+        }
+    )
+    row = per_run(steps).iloc[0]
+    assert (row["within_5"], row["within_3"], row["within_1"]) == (2, 4, np.inf)
+    assert row["regret_1"] == 0.2
+    assert row["regret_40"] == 0.04
