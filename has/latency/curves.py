@@ -103,8 +103,10 @@ def fit_line(rows: Mapping[float, float]) -> LineFit | None:
     half = None
     freedom = len(xs) - 2
     if freedom and each_s > 0:
-        spread = float(np.sum((xs / seconds) ** 2) - np.sum(xs / seconds**2) ** 2 / np.sum(1 / seconds**2))
-        half = t90(freedom) * float(np.sqrt(squared / freedom / spread)) / each_s
+        total = float(np.sum((xs / seconds) ** 2))
+        spread = total - float(np.sum(xs / seconds**2) ** 2 / np.sum(1 / seconds**2))
+        if spread > 1e-9 * total:  # else one row outweighs all others, and says nothing of a slope
+            half = t90(freedom) * float(np.sqrt(squared / freedom / spread)) / each_s
     return LineFit(start_s, each_s, half, float(np.median(off)), float(off.max()), len(xs))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from has.core.profile import Profile
 from has.core.stage import Stage
+from has.errors import HasError
 from has.files.profile import load_profile, profile_from_rows
 from has.files.shipped import shipped
 from has.latency.lookup import LatencyModel
@@ -83,3 +86,32 @@ def test_a_profile_without_shares_has_nothing_to_plot():
     made = profile_from_rows({"version": 1, "device": "d", "model": "m", "source": "measured"}, rows)
     assert sections(made) == []
     assert describe_profile(made).sections[0].title == "Metadata"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_odd_profiles_are_shown_or_refused_never_worse(seed):
+    """Few shares, far batches, rows without time or samples, holes: as a person may have measured."""
+    rng = random.Random(seed)
+    rows = []
+    for stage, beside in (
+        ("encode", "none"),
+        ("encode", "prefill"),
+        ("prefill", "none"),
+        ("prefill", "encode"),
+        ("decode", "none"),
+    ):
+        shares, batches, tokens = (
+            rng.sample(of, rng.randint(1, 4))
+            for of in ([1, 20, 50, 80, 100], [1, 2, 8, 64], [0, 1, 64, 1000])
+        )
+        rows += [
+            {"stage": stage, "beside": beside, "sm_percent": share, "batch": batch, "tokens": count}
+            | {"latency_s": rng.choice([0.0, 1e-9, rng.random(), rng.random(), rng.random()])}
+            | ({"samples": 2} if rng.random() < 0.9 else {})
+            for share in shares for batch in batches for count in tokens if rng.random() > 0.01
+        ]  # fmt: skip
+    try:
+        made = profile_from_rows({"version": 1, "device": "d", "model": "m", "source": "measured"}, rows)
+    except HasError:
+        return
+    assert page(describe_profile(made))
