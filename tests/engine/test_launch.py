@@ -73,9 +73,12 @@ def test_one_that_never_comes_up_is_given_up_in_time(tmp_path) -> None:
 def test_nothing_outlives_a_parent_that_is_killed(tmp_path) -> None:
     """Not even SIGKILL: the reaper's input ends with the parent."""
     start = server()
+    folder = tmp_path / "embeddings"
+    folder.mkdir()
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom has.engine.vllm.launch import Launcher, Start\n"
         f"launcher = Launcher(Path({str(tmp_path)!r}))\n"
+        f"launcher.remove_at_end(Path({str(folder)!r}))\n"
         f"engine, = launcher.start([Start('e0', {start.argv!r}, {{}}, {start.url!r})])\n"
         "launcher.wait([engine], 30)\nprint(engine.group, flush=True)\ntime.sleep(600)\n"
     )
@@ -89,6 +92,10 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path) -> None:
     parent.wait()
     parent.stdout.close()
     assert gone(group)
+    until = time.monotonic() + 15
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -110,3 +117,11 @@ def test_ports_are_given_once_and_only_free_ones() -> None:
     ports = NodePorts(8995, taken={8997}, usable=lambda port: port not in taken)
     given = [ports.take() for _ in range(4)] + [ports.take(3)]
     assert given == [8995, 8996, 8998, 8999, 9012], "a width of three is tried in whole"
+
+
+def test_one_that_lives_on_without_its_port_is_given_up(tmp_path) -> None:
+    """A thread died of a taken port; the process waits for it for ever."""
+    code = "import sys, time; print('zmq.error.ZMQError: Address already in use (addr=5600)', flush=True); time.sleep(600)"
+    start = Start("p0", (sys.executable, "-c", code), {}, "http://127.0.0.1:9")
+    with Launcher(tmp_path) as launcher, pytest.raises(RunError, match="Address already in use"):
+        launcher.wait(launcher.start([start]), 30)

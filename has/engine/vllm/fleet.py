@@ -9,6 +9,7 @@ or back, or another width.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -27,6 +28,7 @@ from has.engine.vllm.workers import Urls
 from has.errors import InfeasibleError
 
 HOST = "127.0.0.1"
+PORT_RANGES = 1024
 MOST_BATCH = 64
 """Requests an encoder of a fleet takes at once; the gateway bounds them below that."""
 
@@ -62,7 +64,10 @@ class Fleet:
         self.ec_dir.mkdir()
         self.site = site(found, model, self.name, self.ec_dir, context=context, swappable=swappable)
         self.launcher = Launcher(logs or self.folder / "logs", say=say)
-        self._ports = NodePorts(FIRST_PORT, usable=free_port)
+        self.launcher.remove_at_end(self.folder)
+        # A port is tried before the instance binds it, seconds later: fleets that start at once begin apart.
+        first = FIRST_PORT + 16 * (os.getpid() % PORT_RANGES)
+        self._ports = NodePorts(first, usable=free_port)
         self._running: dict[tuple[str, tuple[int, ...]], Engine] = {}
         self.started = 0
 

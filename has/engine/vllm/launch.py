@@ -125,6 +125,8 @@ class Launcher:
                         f"{engine.name} ended while it started (status {engine.process.returncode}): {engine.why()}",
                         mend=f"its log is {engine.log}",
                     )
+                if fatal := fatal_in(engine.log):
+                    raise RunError(f"{engine.name} cannot start: {fatal}", mend=f"its log is {engine.log}")
                 if engine.ready():
                     left.remove(engine)
                     _unpin(engine.group)
@@ -158,7 +160,11 @@ class Launcher:
             self._reaper.wait()
             self._reaper = None
 
-    def _tell_reaper(self, group: int) -> None:
+    def remove_at_end(self, folder: Path) -> None:
+        """Have `folder` removed when we are gone, however that happened."""
+        self._tell_reaper(folder)
+
+    def _tell_reaper(self, what: int | Path) -> None:
         if self._reaper is None:
             self._reaper = subprocess.Popen(
                 [sys.executable, "-S", reaper.__file__],
@@ -168,7 +174,7 @@ class Launcher:
             )
         assert self._reaper.stdin is not None
         with suppress(BrokenPipeError):
-            self._reaper.stdin.write(f"{group}\n")
+            self._reaper.stdin.write(f"{what}\n")
             self._reaper.stdin.flush()
 
 
@@ -181,6 +187,19 @@ def free_port(port: int, host: str = "127.0.0.1") -> bool:
         except OSError:
             return False
     return True
+
+
+FATAL = (b"Address already in use",)
+"""What a thread of an engine may die of while its process lives on and never gets ready."""
+
+
+def fatal_in(log: Path) -> str:
+    """The line of a log that says an engine will never be ready, or nothing."""
+    said = log.read_bytes()
+    for words in FATAL:
+        if (at := said.rfind(words)) >= 0:
+            return said[said.rfind(b"\n", 0, at) + 1 :].split(b"\n", 1)[0].decode(errors="replace").strip()
+    return ""
 
 
 _ERROR = re.compile(r"(?:^|\s)((?:[A-Za-z_]+\.)*[A-Z][A-Za-z]*(?:Error|Exception|Interrupt)\b: ?.+)")

@@ -1,13 +1,15 @@
 """Ends engine processes when whoever started them is gone, however that happened.
 
 Run as a process of its own: reads process group ids from stdin, one a line; at the end of input it
-ends the groups that are left. A leading `-` takes a group off the list.
+ends the groups that are left. A leading `-` takes a group off the list; a path is a folder to be
+removed then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -48,13 +50,19 @@ def _signal(group: int, number: int) -> None:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     groups: set[int] = set()
+    folders: list[str] = []
     for line in sys.stdin:
+        if line.startswith("/"):
+            folders.append(line.rstrip("\n"))
+            continue
         number = int(line)
         if number < 0:
             groups.discard(-number)
         else:
             groups.add(number)
     end(groups)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
