@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from has.engine.place import NodePorts
+from has.engine.vllm import reaper
 from has.engine.vllm.launch import Launcher, Start, free_port, reason_in
 from has.engine.vllm.reaper import alive
 from has.errors import RunError
@@ -96,6 +97,25 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path) -> None:
     while folder.exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not folder.exists()
+
+
+def test_shared_memory_of_the_killed_is_removed(tmp_path) -> None:
+    """An engine that must be killed cannot unlink its queues, and its resource tracker dies with it."""
+    code = (
+        "import signal, sys, time\nfrom multiprocessing.shared_memory import SharedMemory\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "queue = SharedMemory(create=True, size=4096)\nprint(queue.name, flush=True)\ntime.sleep(600)\n"
+    )
+    stuck = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert stuck.stdout is not None
+    queue = Path("/dev/shm") / stuck.stdout.readline().strip()
+    assert queue.is_file()
+    reaper.end({stuck.pid}, grace_s=0.2, poll=stuck.poll)
+    assert stuck.wait() == -signal.SIGKILL
+    stuck.stdout.close()
+    assert not queue.exists()
 
 
 @pytest.mark.parametrize(
