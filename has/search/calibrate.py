@@ -24,6 +24,9 @@ SD = 0.02
 """Of a log ratio from one trial of some hundred requests."""
 SD_LOCAL = 0.08
 """Of a local prefill's: how long it runs on how many SMs depends on how busy encode is, not on itself alone."""
+NEGLIGIBLE = 0.01
+"""Share of the mean TTFT below which a stage's factor is not learned: nothing that counts hangs on it, and
+the factor of half a millisecond may well be two."""
 FEWEST = 10
 """Batches below which a mean service time tells too little."""
 
@@ -53,7 +56,7 @@ def telemetry(
     rows = []
     for name in usable[deployment.topology]:
         ratio = _ratio(name, _stage(measured, name), _stage(simulated, name), latency, demand)
-        if ratio is None:
+        if ratio is None or _negligible(name, measured):
             continue
         row = _row(name, simulated)
         sd = SD_LOCAL if name == "prefill_local" else SD
@@ -94,6 +97,13 @@ def _ratio(
 def _mean_service(stage: Mapping[str, Any]) -> float | None:
     mean = (stage.get("service_ms") or {}).get("mean")
     return None if mean is None else float(mean)
+
+
+def _negligible(name: str, measured: Mapping[str, Any]) -> bool:
+    """Of the stages before the first token; a decode step counts once a token, however short."""
+    ttft = (measured.get("ttft_ms") or {}).get("mean") or 0.0
+    service = _mean_service(_stage(measured, name)) or 0.0
+    return name != "decode" and service < NEGLIGIBLE * ttft
 
 
 def _stage(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:

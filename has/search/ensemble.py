@@ -5,8 +5,8 @@ candidate's value moves from member to member is the factors' doing, and a least
 members gives its slope against each factor.
 
 A largest rate takes several runs, so there only the centre is simulated, and the members say how much
-more or less their stage capacities carry; one run at a given rate is cheap, and every member makes it,
-on the same requests.
+more or less their stage capacities carry. A goodput is one run at a given rate, which is cheap, and every
+member makes it, on the same requests.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from has.search.surrogate import FACTORS, Column
 
 MEMBERS = 12
 RIDGE = 1e-3
+SPEEDS = np.array([-0.15, -0.1, -0.05, 0.05, 0.1, 0.15])
+"""How much faster all stages are made to see what a relative error does to what a trial shows."""
 LEAST_WEIGHT = 0.1
 """Of the best objective: what an error moves even where the simulator says 0."""
+
+STAGES = np.array([float(name != "beside") for name in FACTORS])
+"""1 for what is a stage's latency, 0 for what co-location adds to it."""
 
 Measure = Callable[[Predictor, Candidate, Requests, float | None], float]
 """(predictor, candidate, requests, guess or None) → a number that a trial or the objective would show."""
@@ -67,13 +72,14 @@ class SimulatedEnsemble:
         self._columns: dict[Candidate, Column] = {}
         self._predictors: list[Predictor] = []
         self._capacities: list[CapacityModel] = []
+        self._speeds: list[Predictor] = []
         self._steps = np.zeros((0, len(FACTORS)))
         self._past_simulations = 0
         self._progress = progress
 
     @property
     def simulations(self) -> int:
-        return self._past_simulations + sum(p.simulations for p in self._predictors)
+        return self._past_simulations + sum(p.simulations for p in (*self._predictors, *self._speeds))
 
     @property
     def known(self) -> Collection[Column]:
@@ -95,6 +101,10 @@ class SimulatedEnsemble:
             Predictor(self._problem, scaled(self._problem.latency, centre + step)) for step in self._steps
         ]
         self._capacities = [predictor.capacity for predictor in self._predictors]
+        self._speeds = [
+            Predictor(self._problem, scaled(self._problem.latency, centre - np.log1p(faster) * STAGES))
+            for faster in SPEEDS
+        ]
         self._columns = {}
 
     def column(self, candidate: Candidate) -> Column:
@@ -112,19 +122,36 @@ class SimulatedEnsemble:
             y_slope, y_misfit = self._by_capacity(candidate, y)
         else:
             y, y_slope, y_misfit = self._around(self._objective, candidate, self._long, self._short, guess)
-        z, z_slope = y, y_slope
-        if self._shown is not None:
-            z, z_slope, _ = self._around(self._shown, candidate, self._trial, self._trial, guess)
         y_weight = max(abs(y), LEAST_WEIGHT * self._best[0])
+        z, z_slope, z_weight, z_unit = y, y_slope, y_weight, y_weight
+        if self._shown is not None and self._problem.objective.name == "max-rate":
+            z, z_weight = self._by_speed(self._shown, candidate)
+            z_slope, z_unit = z_weight * y_slope / y_weight, self._best[1]
+        elif self._shown is not None:
+            z, z_slope, _ = self._around(self._shown, candidate, self._trial, self._trial, guess)
+            z_weight = z_unit = max(abs(z), LEAST_WEIGHT * self._best[1])
         return Column(
             y=y,
             z=z,
             y_slope=y_slope,
             z_slope=z_slope,
             y_weight=y_weight,
-            z_weight=max(abs(z), LEAST_WEIGHT * self._best[1]),
+            z_weight=z_weight,
+            z_unit=z_unit,
             misfit=min(y_misfit / y_weight, 0.5),
         )
+
+    def _by_speed(self, shown: Measure, candidate: Candidate) -> tuple[float, float]:
+        """A trial's figure, and how far it moves per relative error of everything's speed.
+
+        Such an error moves a largest rate by as much. A trial at one rate shows little of it below the
+        knee, and at the knee many times itself. Slopes against single factors are not fitted to these
+        runs: which of some dozen requests meet the SLO near the knee hangs on who goes where, which any
+        change of any stage redraws; what a factor does to the largest rate, it does to the trial.
+        """
+        z = shown(self.central, candidate, self._trial, None)
+        moved = np.array([shown(p, candidate, self._trial, None) for p in self._speeds]) - z
+        return z, max(0.0, float(SPEEDS @ moved / (SPEEDS @ SPEEDS)))
 
     def _by_capacity(self, candidate: Candidate, value: float) -> tuple[Floats, float]:
         """Slope and misfit of a largest rate, were it proportional to what the stages carry."""

@@ -12,7 +12,12 @@
              what the linear fit of the ensemble left over
     t        stage factors seen in trials' own telemetry: t = Hθ + noise
 
-    y = a + J(θ - c) + a∘ρ        z = o + Jo(θ - c) + o∘ρ + noise        θ ~ N(0, S)
+    y = a + J(θ - c) + w∘ρ        z = o + Jo(θ - c) + v∘ρ + noise        θ ~ N(0, S)
+
+w and v are how far a relative error moves y and z. Where a trial shows the objective itself both are
+about |y|. Where it shows the goodput at one rate while the objective is the largest rate, they differ
+much: far below that rate a trial shows nothing of it (v = 0), and at the knee a few per cent of speed
+are half of the goodput.
 
 All is linear in (θ, ρ) and Gaussian, so one solve gives every mean and covariance. When θ has moved
 far from c the simulators are run again around it: the straight line is only good near c.
@@ -55,7 +60,7 @@ class Column:
     """Simulated prior of one candidate: y and z at the centre, slopes [F], relative misfit of the fit.
 
     A relative error ρ moves y by y_weight·ρ: |y|, but never quite nothing, for a simulator that says
-    0 may be wrong.
+    0 may be wrong; and z by z_weight·ρ. `z_unit` is what a trial's relative noise is a share of.
     """
 
     y: float
@@ -64,6 +69,7 @@ class Column:
     z_slope: Floats
     y_weight: float
     z_weight: float
+    z_unit: float
     misfit: float
 
 
@@ -245,8 +251,9 @@ class Surrogate:
         if n:
             weights = np.array([column.z_weight for column in columns])
             covariance[:n, :n] += np.outer(weights, weights) * self._kernel(seen, seen, scales)
+            units = np.array([column.z_unit for column in columns])
             noise = self._noise * np.array([obs.noise for obs in self._observations])
-            covariance[range(n), range(n)] += (weights * noise) ** 2
+            covariance[range(n), range(n)] += (units * noise) ** 2
         at = range(n, len(rows))
         covariance[at, at] += np.array([entry.sd**2 for entry in self._telemetry])
         return design, targets, covariance

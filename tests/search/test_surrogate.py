@@ -31,7 +31,7 @@ class Linear:
         slope = np.zeros(len(FACTORS))
         slope[ENCODE] = -20.0 * n
         y = n * (10.0 - 20.0 * self.centres[-1][ENCODE])
-        return Column(y, y, slope, slope, y_weight=abs(y), z_weight=abs(y), misfit=0.0)
+        return Column(y, y, slope, slope, y_weight=abs(y), z_weight=abs(y), z_unit=abs(y), misfit=0.0)
 
 
 def row(stage: str) -> Floats:
