@@ -23,6 +23,8 @@ import urllib.request
 import zlib
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("results/demo")
 PROFILE = FOLDER / "profile.parquet"
@@ -44,7 +46,7 @@ def main() -> int:
     step("The best split of eight virtual GPUs, by live trials")
     search()
     step("Why this one")
-    has("explain", str(BEST))
+    has("explain", str(BEST), "--rate", f"{yaml.safe_load(BEST.read_text())['rate']:.4g}")
     step("Serve it, and ask it about an image")
     serve_and_ask()
     step(f"Done in {(time.monotonic() - began) / 60:.1f} minutes; everything is in {FOLDER}")

@@ -136,7 +136,10 @@ def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
         f" {plural(outcome.simulations, 'simulation')}, {plural(len(outcome.trials), 'trial')}"
     )
     files = [f"written: {plan.out}", f"run: {plan.run}   report: {page}"]
-    next_line = f"next: has deploy {plan.out}    why this one: has explain {plan.out}"
+    # A largest rate is what the workload's own is not; without --rate that one would be explained.
+    rates_differ = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"
+    at = f" --rate {outcome.best.rate:.4g}" if rates_differ else ""
+    next_line = f"next: has deploy {plan.out}    why this one: has explain {plan.out}{at}"
     sections = [Section("Against the baselines, on the same GPUs", [table])] if table else []
     return draw(
         Document(

@@ -15,6 +15,7 @@ import numpy as np
 from has import __version__
 from has.core.deployment import Deployment
 from has.core.profile import Profile
+from has.core.serving import served_max_wait_ms
 from has.core.slo import Slo
 from has.core.space import SearchSpace
 from has.core.trial import Executor
@@ -174,14 +175,17 @@ def _bad(field: str, value: Any, allowed: str) -> InputError:
 def load_baselines(
     given: Sequence[str | Path | Deployment] | Mapping[str, Deployment],
 ) -> dict[str, Deployment]:
-    if isinstance(given, Mapping):
-        return dict(given)
+    """The user's deployments by name, with the age cap that a server would give them.
+
+    Without one a file that names none would wait for full batches here, which it does not where it
+    is served, and be beaten too easily.
+    """
     named: dict[str, Deployment] = {}
-    for entry in given:
-        if isinstance(entry, Deployment):
-            named[entry.label] = entry
-        else:
-            named[str(entry)] = load_deployment(entry)
+    pairs = given.items() if isinstance(given, Mapping) else [(None, own) for own in given]
+    for name, own in pairs:
+        deployment = own if isinstance(own, Deployment) else load_deployment(own)
+        known_as = name or (deployment.label if own is deployment else str(own))
+        named[known_as] = deployment.model_copy(update={"max_wait_ms": served_max_wait_ms(deployment)})
     return named
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.slo import Slo
 from has.core.space import SearchSpace
@@ -16,6 +17,7 @@ from has.core.trial import Executor, Outcome, TrialPlan, TrialState
 from has.core.workload import Workload
 from has.errors import InfeasibleError, InputError, RunError
 from has.files.deployment import load_deployment, save_deployment
+from has.search.question import load_baselines
 from has.search.run import resume_inputs, search
 from has.search.simulated import ModelExecutor
 from has.search.space import candidate_of, enumerate_space
@@ -279,6 +281,23 @@ def test_the_users_deployment_is_scored_beside_the_baselines(
     assert static is not None
     assert (static.encode_batch, static.prefill_offload) == (1, 1.0)
     assert outcome.objective >= max(b.objective for b in outcome.baselines.values()) * 0.99
+
+
+@pytest.mark.parametrize(("written", "tried"), [(None, 500.0), (80.0, 80.0)])
+def test_the_users_deployment_is_tried_as_it_would_be_served(written: float | None, tried: float) -> None:
+    """Without its server's age cap a file whose batches wait would be beaten too easily."""
+    mine = Deployment(
+        version=1,
+        model="synthetic",
+        topology="disaggregated",
+        gpus=4,
+        alloc={"encode": 1, "prefill": 1, "decode": 2},
+        encode_batch=4,
+        prefill_offload=1.0,
+        max_wait_ms=written,
+        slo={"ttft_ms": 2000.0, "tpot_ms": 40.0, "attainment": 0.9},
+    )
+    assert load_baselines([mine])[mine.label].max_wait_ms == tried
 
 
 def test_not_to_disaggregate_can_be_the_answer(workload: Workload) -> None:
