@@ -26,7 +26,7 @@ SD_LOCAL = 0.08
 """Of a local prefill's: how long it runs on how many SMs depends on how busy encode is, not on itself alone."""
 NEGLIGIBLE = 0.01
 """Share of the mean TTFT below which a stage's factor is not learned: nothing that counts hangs on it, and
-the factor of half a millisecond may well be two."""
+a few milliseconds may well take twice as long beside other work."""
 FEWEST = 10
 """Batches below which a mean service time tells too little."""
 
