@@ -33,7 +33,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 # What computes runs on every core; what is paced by the clock (worker processes, live trials) runs alone after it.
 test: lint

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from has.errors import HasError, InfeasibleError, InputError, MissingError, RunError
+from has.version import __version__
 
 if TYPE_CHECKING:
     from has.files.deployment import load_deployment
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from has.files.workload import load_workload
     from has.search.run import search
     from has.sim.run import simulate
-
-__version__ = "0.1.0"
 
 _LAZY = {
     "load_deployment": "has.files.deployment",

@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import has
 from has.cli import options
 from has.cli.console import talk
 from has.errors import MissingError
+from has.version import __version__
 
 if TYPE_CHECKING:
     from has.report.document import Document
@@ -69,7 +69,7 @@ def examine() -> dict[str, Any]:
     engines |= _vllm_elsewhere()
     shared_memory = _free_bytes(Path("/dev/shm"))
     found: dict[str, Any] = {
-        "has": has.__version__,
+        "has": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

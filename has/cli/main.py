@@ -15,9 +15,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-import has
 from has.cli import bench, deploy, doctor, explain, export, profile, report, search, show, simulate, trace
 from has.cli.failure import INTERRUPTED, begin_output, end_output, show_failure
+from has.version import __version__
 
 HELP = """Find the best deployment of a multimodal LLM over encode, prefill and decode GPUs.
 
@@ -67,7 +67,7 @@ for _name, (_command, _does) in COMMANDS.items():
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"has {has.__version__}")
+        typer.echo(f"has {__version__}")
         raise typer.Exit
 
 

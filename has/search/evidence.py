@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from has import __version__
 from has.core.trial import Figures, Trial, TrialState
 from has.search.confirm import Choice
 from has.search.loop import Loop
 from has.search.outcome import Baseline
 from has.search.space import Candidate, candidate_of
+from has.version import __version__
 
 WITHIN_PERCENT = 3.0
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from has import __version__
 from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.serving import served_max_wait_ms
@@ -29,6 +28,7 @@ from has.search.journal import Inputs, RunFolder
 from has.search.objective import OBJECTIVES, ObjectiveName
 from has.search.problem import rate_in_force
 from has.sim.draw import draw_requests
+from has.version import __version__
 
 TRIALS = {True: 12, False: 40}
 """Budget by whether trials are live."""

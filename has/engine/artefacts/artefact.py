@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import has
 from has.engine.express import NAMES
 from has.engine.plan import Plan
 from has.files.deployment import deployment_yaml
+from has.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Artefact:
 def header(plan: Plan, *, status: str) -> list[str]:
     """Comment lines that stand at the top of every artefact: for which engine version, and what changed."""
     lines = [
-        f"Written by has {has.__version__} for {NAMES[plan.engine]} {plan.version}: names of flags and fields are that version's.",
+        f"Written by has {__version__} for {NAMES[plan.engine]} {plan.version}: names of flags and fields are that version's.",
         f"{plan.emitted.label}, {plan.gpus} GPUs on {plan.nodes} node{'s' if plan.nodes > 1 else ''}, model {plan.asked.model}.",
         status,
     ]

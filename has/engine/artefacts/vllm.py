@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import has
 from has.engine.artefacts.artefact import (
     SCRIPT_TAIL,
     Artefact,
@@ -19,6 +18,7 @@ from has.engine.artefacts.artefact import (
 from has.engine.flags import check_flags, known_flags
 from has.engine.plan import Instance, Plan
 from has.engine.vllm.commands import Site, command, environment
+from has.version import __version__
 
 STATUS = "Commands are checked with this version's own argument parser; they have not been run on GPUs by us."
 IMAGE = "vllm/vllm-openai:v{version}"
@@ -85,7 +85,7 @@ def _compose(plan: Plan, site: Site, node: int) -> str:
             "depends_on": {i.name: {"condition": "service_healthy"} for i in plan.instances if i.node == 0},
             "entrypoint": ["/bin/sh", "-c"],
             "command": [
-                f"pip install -q 'has-epd[runtime]=={has.__version__}' && cd / && exec "
+                f"pip install -q 'has-epd[runtime]=={__version__}' && cd / && exec "
                 + shell_line(gateway_command(plan))
             ],
         }
