@@ -98,7 +98,12 @@ TrialNoise = Annotated[
 ]
 Requests = Annotated[
     int | None,
-    typer.Option("--requests", parser=options.whole(2), metavar="N", help="Requests of a trial."),
+    typer.Option(
+        "--requests",
+        parser=options.whole(2),
+        metavar="N",
+        help="Requests of a trial. Default: 80 live, 1000 simulated; of a trace, simulated: all.",
+    ),
 ]
 Run = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="Run folder. Default: results/<date>-<name>.")

@@ -185,7 +185,8 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         engine.refuse_with_vllm(given.trial_profile, given.trial_noise, given.pool_profile)
         space = engine.space_for(space)
         defaults.note("prefill_offload", 1, "vLLM does no prefill beside encode")
-    _note_the_rest(given, live, space is not None, defaults)
+    trace = workloads[0].arrivals.process == "trace"
+    _note_the_rest(given, live, trace, space is not None, defaults)
     _note_slo(given, workloads[0], baselines, talk, defaults)
     out = defaults.pick("--out", given.out, BEST)
     run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
@@ -305,7 +306,7 @@ def _at_parallelism_of(
     return SearchSpace(version=1, tensor_parallel=parallel)
 
 
-def _note_the_rest(given: Options, live: bool, has_space: bool, defaults: Defaults) -> None:
+def _note_the_rest(given: Options, live: bool, trace: bool, has_space: bool, defaults: Defaults) -> None:
     """Defaults that `has.search` itself takes."""
     from has.search.run import REQUESTS, TRIALS
 
@@ -314,8 +315,11 @@ def _note_the_rest(given: Options, live: bool, has_space: bool, defaults: Defaul
         defaults.note("--objective", objective, why)
     if given.trials is None and given.sampler != "grid":
         defaults.note("--trials", TRIALS[live], "live" if live else "simulated")
-    if given.requests is None:
-        defaults.note("--requests", REQUESTS[live], "of a trial")
+    if given.requests is None and trace and not live:
+        defaults.note("--requests", "all", "of a trial: the trace itself, in stretches where it is very long")
+    elif given.requests is None:
+        why = "of a trial: the stretch of the trace most like the whole" if trace else "of a trial"
+        defaults.note("--requests", REQUESTS[live], why)
     if given.sampler is None:
         defaults.note("--sampler", "auto")
     if not has_space:

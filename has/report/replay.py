@@ -17,24 +17,24 @@ from numpy.typing import NDArray
 
 from has.core.deployment import POOLS, Deployment
 from has.core.figures import figures, kept_after, met
-from has.core.profile import Profile
 from has.core.records import NEVER, Records
 from has.core.requests import Requests
 from has.core.slo import Slo
-from has.core.space import SearchSpace
 from has.core.trial import Trial
 from has.core.workload import Workload
 from has.errors import HasError
 from has.files.jsonl import read_lines
 from has.report.run import Run
-from has.search.journal import read_inputs, trial_from_line
+from has.search.journal import Inputs, read_all_inputs, trial_from_line
 from has.search.objective import Objective
 from has.search.predict import Predictor, scaled
 from has.search.problem import Problem, rate_in_force, warmup_s
+from has.search.question import REQUESTS
 from has.search.setup import LONG
 from has.search.space import Candidate, candidate_of, enumerate_space
 from has.search.surrogate import FACTORS
 from has.search.sustain import FEWEST, SPAN
+from has.search.traffic import Played, lasting, most_like, replay
 from has.sim.draw import draw_requests
 
 Floats = NDArray[np.float64]
@@ -79,10 +79,12 @@ class Replay:
         assert run.best is not None
         self.run = run
         self.best: Deployment = run.best.model_copy(update={"evidence": None})
-        self.profile, self.workload, self.space = read_inputs(run.folder)
+        inputs = read_all_inputs(run.folder)
+        self.profile, self.workload, self.space = inputs.profile, inputs.workloads[0], inputs.space
         question = run.manifest["question"]
-        self._whole = _drawn(question, self.workload)
-        self.problem = _problem(question, self.profile, self.workload, self.space, self._whole)
+        whole = _drawn(question, self.workload)
+        self._played = _played(question, whole) if self.workload.arrivals.process == "trace" else None
+        self.problem = _problem(question, inputs, whole, self._played)
         found = run.evidence.get("stage_factors") or {}
         logs = np.array([math.log(float((found.get(name) or {}).get("factor") or 1.0)) for name in FACTORS])
         self._predictor = Predictor(self.problem, scaled(self.problem.latency, logs))
@@ -96,12 +98,11 @@ class Replay:
 
     @cached_property
     def requests(self) -> Requests:
-        """Traffic that lasts: of another seed than the trials', or as much of the trace."""
-        lasting = math.ceil(SPAN * self.problem.slo.ttft_s * self.rate)
-        count = min(MOST_REQUESTS, max(FEWEST, lasting))
-        if self.workload.arrivals.process == "trace":
-            return self._whole[:count]
+        """Traffic that lasts: of another seed than the trials', or what the search judged of the trace."""
         problem = self.problem
+        if self._played is not None:
+            return lasting(self._played.judged, MOST_REQUESTS)
+        count = min(MOST_REQUESTS, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * self.rate)))
         model = problem.settings["model"]
         return draw_requests(
             self.workload, rate=problem.base_rate, requests=count, seed=problem.seed + 1, model=model
@@ -138,17 +139,19 @@ class Replay:
         """Requests/s within the SLO that the profile as it is, uncorrected, predicts for a trial."""
         if trial.rate is None:
             return None
-        count = int(self.run.manifest["question"].get("requests") or len(self.problem.requests))
         try:
-            said = self._plain.figures(trial.deployment, trial.rate, self._trial_requests(count))
+            name = (trial.figures or {}).get("workload")
+            requests = self.problem.of_workload(name, self._trial_requests)
+            said = self._plain.figures(trial.deployment, trial.rate, requests)
         except HasError:
             return None
         return trial.rate * float(said["attainment"] or 0.0)
 
-    def _trial_requests(self, count: int) -> Requests:
-        if not hasattr(self, "_cut"):
-            self._cut = self.problem.requests[:count]
-        return self._cut
+    @cached_property
+    def _trial_requests(self) -> Requests:
+        if self._played is not None:
+            return self._played.trial
+        return self.problem.requests[: int(self.run.manifest["question"]["requests"])]
 
     @cached_property
     def baselines(self) -> dict[str, Deployment]:
@@ -200,7 +203,9 @@ class Replay:
         batches = sorted({c.encode_batch for split in shown for c in by_split[split]})
         values = {batch: np.full((len(shown), len(shares)), np.nan) for batch in batches}
         count = math.ceil(LANDSCAPE_SPAN * self.problem.slo.ttft_s * self.rate)
-        requests = self.requests[: min(LANDSCAPE_MOST, max(LANDSCAPE_FEWEST, count))]
+        count = min(LANDSCAPE_MOST, max(LANDSCAPE_FEWEST, count))
+        trace = self._played is not None
+        requests = most_like(self.requests, count)[0] if trace else self.requests[:count]
         for i, split in enumerate(shown):
             for c in by_split[split]:
                 values[c.encode_batch][i, shares.index(c.share)] = self._within(c, requests)
@@ -227,6 +232,12 @@ class Replay:
         )
 
 
+def _played(question: Mapping[str, Any], trace: Requests) -> Played:
+    """What the run's trials replayed of its trace."""
+    live = question["on"] != "simulated"
+    return replay(trace, question["requests"], live=live, few=REQUESTS[True], look=LANDSCAPE_FEWEST)
+
+
 def _drawn(question: Mapping[str, Any], workload: Workload) -> Requests:
     """The list that the run's trials were cut from: a trace whole, else as many as the search drew."""
     if workload.arrivals.process == "trace":
@@ -240,25 +251,25 @@ def _asked_rate(question: Mapping[str, Any], workload: Workload) -> float:
     return float(max(question["rates"], default=None) or workload.arrivals.rate or 1.0)
 
 
-def _problem(
-    question: Mapping[str, Any], profile: Profile, workload: Workload, space: SearchSpace, drawn: Requests
-) -> Problem:
+def _problem(question: Mapping[str, Any], inputs: Inputs, drawn: Requests, played: Played | None) -> Problem:
     """The problem as the search posed it."""
-    trace = workload.arrivals.process == "trace"
+    workload, *further = inputs.workloads
     settings = {"model": question["model"], **(question.get("settings") or {})}
-    if trace:
+    if played is not None:
         settings.setdefault("rate_estimate", "online")
     slo = Slo(**question["slo"])
     return Problem(
         gpus=question["gpus"],
-        profile=profile,
+        profile=inputs.profile,
+        pool_profiles=inputs.pool_profiles,
         workload=workload,
+        further=tuple(further),
         objective=Objective(question["objective"], tuple(question["rates"]), slo, question.get("price")),
-        requests=drawn[: max(LONG, int(question["requests"]))],
-        base_rate=rate_in_force(workload, drawn) if trace else _asked_rate(question, workload),
+        requests=drawn if played is None else played.judged,
+        base_rate=_asked_rate(question, workload) if played is None else rate_in_force(workload, drawn),
         seed=question["seed"],
         settings=settings,
-        batches=space.encode_batch,
+        batches=inputs.space.encode_batch,
     )
 
 

@@ -27,7 +27,6 @@ from has.search.outcome import Baseline, Outcome
 from has.search.pareto import COLUMNS as PARETO_COLUMNS
 from has.search.pareto import pareto
 from has.search.price import cost_of
-from has.search.problem import Problem
 from has.search.question import Asked
 from has.search.space import Candidate
 from has.search.sustain import sustained
@@ -88,9 +87,7 @@ def conclude(
         loop,
         ranking,
         Journal(asked.folder.file("confirmations.jsonl")),
-        lambda seed: _other_arrivals(
-            problem, workload, seed, question["requests"] if asked.live else CONFIRM_REQUESTS
-        ),
+        lambda seed: _other_arrivals(loop, workload, seed, live=asked.live),
         live=asked.live,
     )
     feasible = loop.feasible(choice.candidate)
@@ -280,13 +277,14 @@ def _mend(loop: Loop) -> str:
     return "lower --rate, give more --gpus, or loosen --ttft-ms, --tpot-ms or --attainment"
 
 
-def _other_arrivals(problem: Problem, workload: Workload, seed: int, count: int) -> Requests:
-    """The workload drawn with another seed; of a trace, the same requests in another order."""
+def _other_arrivals(loop: Loop, workload: Workload, seed: int, *, live: bool) -> Requests:
+    """The workload drawn with another seed; of a trace what trials replay, its requests in another order."""
+    problem, listed = loop.problem, loop.lists.trial
     if workload.arrivals.process != "trace":
+        count = len(listed) if live else CONFIRM_REQUESTS
         return draw_requests(
             workload, rate=problem.base_rate, requests=count, seed=seed, model=problem.settings["model"]
         )
-    listed = problem.requests[:count]
     order = np.random.default_rng(seed).permutation(len(listed))
     return replace(listed[order], arrival_ns=listed.arrival_ns)
 

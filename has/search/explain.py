@@ -23,6 +23,7 @@ from has.search.floors import floors
 from has.search.pools import latency_of
 from has.search.space import candidate_of
 from has.search.steps import steps
+from has.search.traffic import lasting
 from has.sim.draw import draw_requests
 from has.sim.run import simulate
 
@@ -69,10 +70,14 @@ def explain(
     )
     in_force = in_force or drawn.mean_rate
     deployment = deployment.model_copy(update={"slo": bounds, "rate": in_force})
+    if trace:  # read once for all steps, and no more of a very long one than a search judges by
+        drawn = lasting(drawn)
+        estimate = deployment.rate_estimate or "online"
+        deployment = deployment.model_copy(update={"rate_estimate": estimate})
     pools = dict(pool_profiles or {})
     latency = latency_of(profile, pools)
     table = _table(deployment, pools.get("encode", profile))
-    ask = _Asker(latency, workload, bounds, seed, requests, in_force)
+    ask = _Asker(latency, drawn if trace else workload, bounds, seed, None if trace else requests, in_force)
     own = ask.figures(deployment, in_force)
     capacities = _capacities(deployment, latency, table, drawn, bounds, in_force)
     rows = [ask.step(what, changed, load, own) for what, changed, load in steps(deployment)]
@@ -104,15 +109,14 @@ class _Asker:
     def __init__(
         self,
         latency: LatencyModel,
-        workload: Workload,
+        workload: Workload | Requests,
         slo: Slo,
         seed: int,
-        requests: int,
+        requests: int | None,
         rate: float | None,
     ) -> None:
         self.latency, self.workload, self.slo = latency, workload, slo
-        self.seed, self.rate = seed, rate
-        self.requests = None if workload.arrivals.process == "trace" else requests
+        self.seed, self.rate, self.requests = seed, rate, requests
 
     def figures(self, deployment: Deployment, rate: float | None) -> dict[str, Any]:
         return simulate(

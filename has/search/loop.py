@@ -49,7 +49,7 @@ class Lists:
 
     trial   what every trial runs
     long    what the objective is judged on in simulation
-    coarse  the beginning of `long`, for looking at everything once
+    coarse  fewer of the same, for looking at everything once
     """
 
     trial: Requests

@@ -23,6 +23,7 @@ from has.search.capacity import CapacityModel, Demand, Limits
 from has.search.objective import Objective
 from has.search.pools import POOL_NAMES, hardware, latency_of
 from has.search.space import Candidate
+from has.search.traffic import lasting, most_like
 from has.search.worst import WorstCapacity, with_slo
 from has.sim.draw import draw_requests
 
@@ -30,6 +31,8 @@ WARM_UP = 0.1
 """Share of the arrival span that figures of a search leave out."""
 PREFILL_POOL = {"disaggregated": "prefill", "e_pd": "prefill_decode", "monolithic": "all"}
 """Where a request is prefilled that is not prefilled on the encode GPUs."""
+LASTS = 1000
+"""Requests from which on a list is judged by; of a trace that counts beside another workload it is then all."""
 WAITING_SHARE = 0.5
 """Share of what TTFT leaves after the services that a batch may spend waiting: all of it ruins attainment."""
 
@@ -58,6 +61,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         self._beside: dict[tuple[int, int], tuple[Requests, ...]] = {}
+        self._traces: dict[str, Requests] = {}
         self._deployments: dict[Candidate, Deployment] = {}
         self._waits: dict[tuple[Any, ...], float] = {}
         self._kv: dict[tuple[Any, ...], int | None] = {}
@@ -98,7 +102,10 @@ class Problem:
     def _draw(self, workload: Workload, count: int, seed: int) -> Requests:
         model = self.settings["model"]
         if workload.arrivals.process == "trace":
-            drawn = draw_requests(workload, model=model)[:count]
+            if workload.name not in self._traces:
+                self._traces[workload.name] = draw_requests(workload, model=model)
+            trace = self._traces[workload.name]
+            drawn = lasting(trace) if count >= LASTS else most_like(trace, count)[0]
             drawn = stretched(drawn, rate_in_force(workload, drawn) / self.base_rate)
         else:
             drawn = draw_requests(workload, rate=self.base_rate, requests=count, seed=seed, model=model)

@@ -61,6 +61,13 @@ def longer(gpus: int) -> int:
     return max(1, gpus // 32)
 
 
+def _trial_requests(workload: Workload, live: bool, gpus: int) -> int | None:
+    """Requests of a trial where nobody said; None for a simulated one of a trace, which replays it (`traffic`)."""
+    if live:
+        return REQUESTS[True]
+    return None if workload.arrivals.process == "trace" else REQUESTS[False] * longer(gpus)
+
+
 def ask(
     gpus: int,
     workloads: Sequence[Workload],
@@ -120,7 +127,7 @@ def ask(
         "objective": name,
         "price": dict(price) if isinstance(price, Mapping) else price,
         "trials": trials,
-        "requests": requests or (REQUESTS[True] if executor.live else REQUESTS[False] * longer(gpus)),
+        "requests": requests or _trial_requests(workload, executor.live, gpus),
         # An executor that is not the only one of its kind names itself, so that a resumed run finds it again.
         "on": getattr(executor, "place", "live" if executor.live else "simulated"),
         "seed": seed,

@@ -79,7 +79,7 @@ def search(
     objective   max-rate, or goodput where `rate` is given, unless said
     baselines   deployments, or their files, scored beside monolithic, e_pd and static_epd
     price       dollars per GPU and hour, or that by GPU; else the shipped facts' where they have one
-    requests    of one trial (80 live, 1000 simulated)
+    requests    of one trial (80 live, 1000 simulated; of a trace, simulated: all of it, up to 20,000)
     settings    further fields of every proposed Deployment (dtype, max_num_seqs, …)
     run_dir     where inputs, journal and results are kept (None: nowhere)
     resume      a run folder to go on with; all other inputs must be the ones it began with

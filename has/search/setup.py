@@ -20,11 +20,12 @@ from has.search.predict import Predictor, physics_features
 from has.search.price import pool_prices
 from has.search.problem import Problem, rate_in_force
 from has.search.prune import Pruned
-from has.search.question import TRIALS, Asked, longer
+from has.search.question import REQUESTS, TRIALS, Asked, longer
 from has.search.screen import NEAR, Scores, baseline_candidates, ranked, screen
 from has.search.space import Candidate
 from has.search.study import StudyMirror
 from has.search.surrogate import NOISE, Surrogate
+from has.search.traffic import replay
 from has.search.trials import Trials
 from has.sim.draw import draw_requests
 
@@ -62,14 +63,23 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
         rate_in_force(workload, whole) if trace else max(rates, default=None) or workload.arrivals.rate or 1.0
     )
     settings = {"model": model, **question["settings"]}
+    more = longer(question["gpus"])
     if trace:
         settings.setdefault("rate_estimate", "online")
+        asked_for = question["requests"]
+        played = replay(whole, asked_for, live=asked.live, few=REQUESTS[True], look=COARSE * more)
+        asked.callbacks.note(played.words)
+        judged, lists = played.judged, Lists(trial=played.trial, long=played.judged, coarse=played.look)
+    else:
+        judged, trial = whole, whole[: question["requests"]]
+        long = trial if not asked.live else whole[:LONG]
+        lists = Lists(trial=trial, long=long, coarse=long[: COARSE * more])
     problem = Problem(
         gpus=question["gpus"],
         profile=asked.inputs.profile,
         workload=workload,
         objective=objective,
-        requests=whole[: max(LONG * longer(question["gpus"]), question["requests"])],
+        requests=judged,
         pool_profiles=asked.inputs.pool_profiles,
         further=tuple(further),
         base_rate=base,
@@ -77,9 +87,7 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
         settings=settings,
         batches=asked.space.encode_batch,
     )
-    trial = whole[: question["requests"]]
-    long = trial if not asked.live else whole[:LONG]
-    return problem, Lists(trial=trial, long=long, coarse=long[: COARSE * longer(question["gpus"])])
+    return problem, lists
 
 
 def screen_all(predictor: Predictor, pruned: Pruned, lists: Lists, tell: Callbacks) -> tuple[Scores, Scores]:

@@ -4,8 +4,8 @@ Trials and rankings run the same short list, stretched to each rate. At a high r
 seconds, before a queue that only grows has cost anything: 1,000 requests at 200 requests/s last 5 s,
 and a deployment that carries 120 in the long run meets a 2 s TTFT on nearly all of them. That is
 harmless between candidates, which all run it, and misleading as a promise. So the rate that is
-written is held to arrivals of another seed that last `SPAN` times the TTFT bound; of a trace, to as
-much of it.
+written is held to arrivals of another seed that last `SPAN` times the TTFT bound; of a trace, to what
+is replayed of it, which lasts by itself (`traffic`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEWEST, MOST = 3000, 60_000
 def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
     """`value`, or the lower rate that the calibrated simulator carries on traffic that lasts.
 
-    Only of a largest rate. A trace is taken from its start, as far as that is there.
+    Only of a largest rate. Of a trace, what of it is replayed (`traffic`).
     """
     problem = loop.problem
     if problem.objective.name != "max-rate" or value <= 0:
@@ -42,9 +42,9 @@ def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
 
 def _lasting(loop: Loop, rate: float) -> Requests:
     problem = loop.problem
-    count = min(MOST, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * rate)))
     if problem.workload.arrivals.process == "trace":
-        return draw_requests(problem.workload, model=problem.settings["model"])[:count]
+        return problem.requests
+    count = min(MOST, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * rate)))
     return draw_requests(
         problem.workload,
         rate=problem.base_rate,
