@@ -175,6 +175,22 @@ def mps_environment(share_percent: float) -> dict[str, str]:
     return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{share_percent:g}"}
 
 
+def granted_sms(driver: Any) -> int:
+    """SMs that the current context may use, as a process under MPS has them by its percentage."""
+    kind = driver.CUexecAffinityType.CU_EXEC_AFFINITY_TYPE_SM_COUNT
+    return int(check(driver.cuCtxGetExecAffinity(kind), "cuCtxGetExecAffinity").param.smCount.val)
+
+
+def mps_servers() -> list[int]:
+    """Pids of MPS servers here: NVML lists them as users of the GPU in their clients' name."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # it ended meanwhile
+            if entry.read_text().startswith("nvidia-cuda-mps"):
+                found.append(int(entry.parent.name))
+    return found
+
+
 @dataclass(slots=True)
 class Pair:
     """Two streams on disjoint SMs. `asked_sms` were asked for encode; `encode_sms` it got, `prefill_sms` the rest.

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, Self
@@ -29,12 +29,21 @@ Handler = Callable[[dict[str, Any]], Any]
 
 class Fleet:
     """`size` workers. `opener` names a function "module:name" that the loader calls with `argument`; `worker`
-    one that each worker calls with what came out of it and its own index, to get its Handler.
+    one that each worker calls with what came out of it and its own index, to get its Handler. `environment`: variables
+    that differ from this process's. One worker alone is the loader itself: what must not be forked is safe in it.
 
     As a context manager it ends its processes on leaving, at once.
     """
 
-    def __init__(self, opener: str, argument: str, worker: str, size: int) -> None:
+    def __init__(
+        self,
+        opener: str,
+        argument: str,
+        worker: str,
+        size: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         pairs = [socket.socketpair() for _ in range(size)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the fleet
         self._sockets = [ours for ours, _ in pairs]
@@ -56,12 +65,18 @@ class Fleet:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
+            env={**os.environ, **(environment or {})},
         )
         for _, their in pairs:
             their.close()
         self._selector = selectors.DefaultSelector()
         for index, ours in enumerate(self._sockets):
             self._selector.register(ours, selectors.EVENT_READ, index)
+
+    @property
+    def pid(self) -> int:
+        """Of the loader."""
+        return self._process.pid
 
     @property
     def size(self) -> int:
@@ -132,6 +147,10 @@ def _load(arguments: list[str]) -> None:
     make_worker, open_it = _named(worker), _named(opener)
     host.one_thread()  # before anything is computed: a pool of threads does not survive a fork
     opened = open_it(argument)
+    if len(descriptors) == 1:
+        host.settle()
+        _serve(socket.socket(fileno=int(descriptors[0])), make_worker(opened, 0))
+        return
     loader = os.getpid()
     children = []
     for index, descriptor in enumerate(descriptors):

@@ -5,28 +5,34 @@ latency is near linear; along shares it is near linear in 1/share, with a knee w
 curve is cut in three: if both cuts lie on the line between its ends, what is between follows from the four; else each third
 is looked at the same way. Shares are settled first, at the ends and thirds of the batches; then, at each share, batches.
 A row that follows instead of being measured has no samples in the profile.
+
+Look-ups are linear in the share itself, and a knee between two shares of the grid would be cut off by up to a tenth. So once
+the grid's own shares are settled, a stretch between two of them is bent if neither neighbouring stretch, prolonged, meets its
+other end; there the spare share nearest to where the two prolonged lines cross is measured, and becomes a share of the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from has.core.stage import Beside
-from has.profiler.plan import Key, Plan, Point
+from has.profiler.plan import Key, Plan, Point, Sampling
 
 
 @dataclass(slots=True)
 class Outlook:
-    """wanted: points to measure next. follows: seconds of points that need not be measured."""
+    """wanted: points to measure next. follows: seconds of points that need not be measured. absent: spare points
+    that are no rows, as things stand."""
 
     wanted: list[Point] = field(default_factory=list)
     follows: dict[Key, float] = field(default_factory=dict)
+    absent: set[Key] = field(default_factory=set)
 
 
 def outlook(plan: Plan, seconds: Mapping[Key, float]) -> Outlook:
-    """What to do next, given what was measured. Nothing is wanted once every point is measured or follows.
+    """What to do next, given what was measured. Nothing is wanted once every point is measured, follows or is absent.
 
     Depends on its arguments alone: an interrupted profile comes to the same points again.
     """
@@ -34,20 +40,42 @@ def outlook(plan: Plan, seconds: Mapping[Key, float]) -> Outlook:
     if not plan.adaptive:
         found.wanted = [point for point in plan.points if point.key not in seconds]
         return found
-    for plane in _planes(plan):
-        _look(plane, seconds, plan.sampling.straight, found)
+    planes = [_Plane(points, seconds, plan.sampling) for points in _planes(plan)]
+    shares: dict[tuple[str, str], set[float]] = {}
+    for plane in planes:
+        shares.setdefault(plane.grid, set()).update(plane.shares)
+    for plane in planes:
+        plane.fill(shares[plane.grid])
+        found.wanted += [plane.points[place] for place in plane.wanted]
+        found.follows |= {plane.points[place].key: value for place, value in plane.follows.items()}
+        found.absent |= {
+            point.key for (share, _), point in plane.points.items() if share not in shares[plane.grid]
+        }
     order = {point.key: place for place, point in enumerate(plan.points)}
     found.wanted.sort(key=lambda point: order[point.key])
     return found
 
 
-Plane = dict[tuple[float, int], Point]
-"""(share, batch) -> point."""
+def rows(plan: Plan, ahead: Outlook) -> int:
+    """How many rows the profile will have, as things stand."""
+    return len(plan.points) - len(ahead.absent)
 
 
-def _planes(plan: Plan) -> list[Plane]:
+def settled(plan: Plan, seconds: Mapping[Key, float], ahead: Outlook) -> int:
+    """How many of those are measured or follow."""
+    return sum(
+        point.key not in ahead.absent and (point.key in seconds or point.key in ahead.follows)
+        for point in plan.points
+    )
+
+
+Place = tuple[float, int]
+"""(share, batch)."""
+
+
+def _planes(plan: Plan) -> list[dict[Place, Point]]:
     """Streams, which is what 100 % beside another stage means, are on no curve with the partitions."""
-    planes: dict[tuple[str, str, int, bool], Plane] = {}
+    planes: dict[tuple[str, str, int, bool], dict[Place, Point]] = {}
     for point in plan.points:
         streams = point.beside != Beside.NONE and point.sm_percent >= 100
         key = (point.stage, point.beside, point.tokens, streams)
@@ -55,25 +83,65 @@ def _planes(plan: Plan) -> list[Plane]:
     return list(planes.values())
 
 
-def _look(plane: Plane, seconds: Mapping[Key, float], tolerance: float, found: Outlook) -> None:
-    shares, batches = (sorted({place[axis] for place in plane}) for axis in (0, 1))
-    known = {place: seconds[point.key] for place, point in plane.items() if point.key in seconds}
-    wanted: set[tuple[float, int]] = set()
-    follows: dict[tuple[float, int], float] = {}
+class _Plane:
+    """What is known of one plane, what follows, and what to measure next. shares: those that are rows on its account."""
 
-    def line(places: list[tuple[float, int]], axis: Sequence[float]) -> None:
-        have = {i: value for i, p in enumerate(places) if (value := known.get(p, follows.get(p))) is not None}
-        missing, filled = refine(axis, have, tolerance)
-        wanted.update(places[i] for i in missing)
-        follows.update({places[i]: value for i, value in filled.items()})
+    def __init__(self, points: dict[Place, Point], seconds: Mapping[Key, float], sampling: Sampling) -> None:
+        self.points = points
+        first = next(iter(points.values()))
+        self.grid = (first.stage, first.beside)
+        self.batches = sorted({batch for _, batch in points})
+        self.follows: dict[Place, float] = {}
+        self.wanted: set[Place] = set()
+        self._known = {place: seconds[point.key] for place, point in points.items() if point.key in seconds}
+        self._tolerance = sampling.straight
+        own = {share for (share, _), point in points.items() if not point.spare}
+        self.shares = sorted(own | {share for share, _ in self._known})
+        marks = [self.batches[mark] for mark in _marks(0, len(self.batches) - 1)]
+        for batch in marks:
+            grid = sorted(own)
+            self._line([(share, batch) for share in grid], [1 / share for share in grid])
+        if not self.wanted:
+            for batch in marks:
+                self._bends(batch, sampling.bent, self._known.get)
+        if not self.wanted:
+            for batch in marks:
+                self._between(self.shares, batch)
+            for share in self.shares:
+                self._line([(share, batch) for batch in self.batches], self.batches)
+        if not self.wanted:
+            for batch in self.batches:
+                self._bends(batch, sampling.bent, self._at)
+        self.shares = sorted({*self.shares, *(share for share, _ in self.wanted)})
 
-    for place in _marks(0, len(batches) - 1):
-        line([(share, int(batches[place])) for share in shares], [1 / share for share in shares])
-    if not wanted:
-        for share in shares:
-            line([(share, int(batch)) for batch in batches], batches)
-    found.wanted += [plane[place] for place in wanted]
-    found.follows |= {plane[place].key: value for place, value in follows.items()}
+    def fill(self, shares: set[float]) -> None:
+        """Let rows at shares that only other planes of the grid need follow, once this plane is settled."""
+        if not self.wanted:
+            for batch in self.batches:
+                self._between(sorted(shares), batch)
+
+    def _at(self, place: Place) -> float | None:
+        return self._known.get(place, self.follows.get(place))
+
+    def _line(self, places: list[Place], axis: Sequence[float]) -> None:
+        have = {i: value for i, place in enumerate(places) if (value := self._at(place)) is not None}
+        missing, filled = refine(axis, have, self._tolerance)
+        self.wanted.update(places[i] for i in missing)
+        self.follows.update({places[i]: value for i, value in filled.items()})
+
+    def _bends(self, batch: int, tolerance: float, at: Callable[[Place], float | None]) -> None:
+        """At the marks of the batches what was measured counts alone: what follows lies on lines and shows no bend."""
+        shares = sorted({share for share, _ in self.points})
+        have = {i: value for i, share in enumerate(shares) if (value := at((share, batch))) is not None}
+        self.wanted.update((shares[i], batch) for i in bends([1 / s for s in shares], have, tolerance))
+
+    def _between(self, shares: Sequence[float], batch: int) -> None:
+        """Values at `shares` where there is none: on lines in 1/share between those there are."""
+        axis = [1 / share for share in shares]
+        have = {i: value for i, s in enumerate(shares) if (value := self._at((s, batch))) is not None}
+        for low, high in pairwise(sorted(have)):
+            for i in range(low + 1, high):
+                self.follows[shares[i], batch] = _line(axis, have, low, high, i)
 
 
 def refine(
@@ -109,6 +177,50 @@ def refine(
 
     visit(0, len(axis) - 1)
     return sorted(set(wanted)), follows
+
+
+def bends(axis: Sequence[float], known: Mapping[int, float], tolerance: float) -> list[int]:
+    """Indices to measure next on a curve over `axis`: one in each stretch between known ones that is bent.
+
+    known: index -> value, the ends among them. A stretch is straight if the one before it or the one behind it,
+    prolonged, is within `tolerance` of its other end, relatively. In one that is not, the index nearest to where the
+    two prolonged lines cross, else to the middle.
+    """
+    marks = sorted(known)
+    wanted = []
+    for place, (low, high) in enumerate(pairwise(marks)):
+        if high - low < 2:
+            continue
+        before = marks[place - 1] if place else None
+        behind = marks[place + 2] if place + 2 < len(marks) else None
+        meets = [
+            abs(_line(axis, known, one, other, end) - known[end]) <= tolerance * known[end]
+            for one, other, end in ((before, low, high), (high, behind, low))
+            if one is not None and other is not None
+        ]
+        if any(meets):
+            continue
+        at = (axis[low] + axis[high]) / 2
+        if before is not None and behind is not None:
+            at = _crossing(axis, known, (before, low), (high, behind), at)
+        wanted.append(min(range(low + 1, high), key=lambda i: abs(axis[i] - at)))
+    return wanted
+
+
+def _crossing(
+    axis: Sequence[float],
+    known: Mapping[int, float],
+    left: tuple[int, int],
+    right: tuple[int, int],
+    otherwise: float,
+) -> float:
+    """Where the lines through two pairs of points cross, if that is between the pairs."""
+    slopes = [(known[j] - known[i]) / (axis[j] - axis[i]) for i, j in (left, right)]
+    if slopes[0] == slopes[1]:
+        return otherwise
+    i, j = left[1], right[0]
+    at = (known[j] - known[i] + slopes[0] * axis[i] - slopes[1] * axis[j]) / (slopes[0] - slopes[1])
+    return at if min(axis[i], axis[j]) < at < max(axis[i], axis[j]) else otherwise
 
 
 def _marks(low: int, high: int) -> list[int]:

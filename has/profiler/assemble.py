@@ -12,8 +12,9 @@ from has.core.stage import Stage
 from has.device.gate import P90_BOUND
 from has.files.profile import profile_from_rows
 from has.latency.curves import fits
-from has.profiler.plan import Key, Plan, Point
-from has.profiler.points import Measured, WorkFile
+from has.profiler.adapt import outlook
+from has.profiler.plan import Plan, Point
+from has.profiler.points import Measured, WorkFile, medians
 from has.profiler.sharing import as_metadata, sharing
 
 UNSTABLE_SPREAD = 0.10
@@ -31,23 +32,24 @@ def words(point: Point) -> str:
 def assemble(
     plan: Plan,
     work: WorkFile,
-    follows: Mapping[Key, float],
     device: Mapping[str, Any],
     notes: Mapping[str, Any],
 ) -> Profile:
-    """The profile of a plan whose points are all measured or follow from others.
+    """The profile of a plan whose points are all measured, follow from others or are absent.
 
     device, notes: what the metadata says of the device, and of how it was measured. A row that follows has no samples and
     no deciles.
     """
     rows: list[dict[str, Any]] = []
     unstable: list[str] = []
-    for point in sorted(plan.points, key=lambda p: (list(Stage).index(p.stage), p.key)):
+    ahead = outlook(plan, medians(work))
+    points = [point for point in plan.points if point.key not in ahead.absent]
+    for point in sorted(points, key=lambda p: (list(Stage).index(p.stage), p.key)):
         measured = work.measured.get(point.key)
         if measured is None:
-            rows.append(_row(point, point.sm_percent) | {"latency_s": follows[point.key]})
+            rows.append(_row(point) | {"latency_s": ahead.follows[point.key]})
             continue
-        row = _row(point, measured.sm_percent) | _samples(measured)
+        row = _row(point) | _samples(measured)
         rows.append(row)
         if said := _unstable(point, measured, row):
             unstable.append(said)
@@ -62,7 +64,7 @@ def assemble(
         "kv_bytes_per_token": work.facts["kv_bytes_per_token"],
         "error": MEASURED_ERROR,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "notes": {"plan": plan.size, **notes, **_counts(plan, work), "unstable": unstable},
+        "notes": {"plan": plan.size, **notes, **_counts(plan, points, work), "unstable": unstable},
         **device,
     }
     profile = profile_from_rows(metadata, rows)
@@ -71,10 +73,10 @@ def assemble(
     return profile_from_rows(metadata | derived, rows)
 
 
-def _row(point: Point, sm_percent: float) -> dict[str, Any]:
+def _row(point: Point) -> dict[str, Any]:
     return {
         "stage": str(point.stage),
-        "sm_percent": sm_percent,
+        "sm_percent": point.sm_percent,
         "sm_asked": float(point.sm_asked),
         "beside": str(point.beside),
         "batch": point.batch,
@@ -104,14 +106,13 @@ def _unstable(point: Point, measured: Measured, row: Mapping[str, Any]) -> str:
     )
 
 
-def _counts(plan: Plan, work: WorkFile) -> dict[str, int]:
+def _counts(plan: Plan, points: list[Point], work: WorkFile) -> dict[str, int]:
     """What the rows rest on: how many were measured, follow, have one sample, have a mean that is not narrow."""
-    paced = [
-        work.measured[p.key] for p in plan.points if p.key in work.measured and str(p.stage) in P90_BOUND
-    ]
+    measured = [point for point in points if point.key in work.measured]
+    paced = [work.measured[point.key] for point in measured if str(point.stage) in P90_BOUND]
     return {
-        "measured": sum(p.key in work.measured for p in plan.points),
-        "interpolated": sum(p.key not in work.measured for p in plan.points),
+        "measured": len(measured),
+        "interpolated": len(points) - len(measured),
         "one_sample": sum(len(m.samples) == 1 for m in paced),
         "wide": sum(len(m.samples) > 1 and m.half_width > plan.sampling.width for m in paced),
         "samples_dropped": sum(m.dropped for m in paced),

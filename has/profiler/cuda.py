@@ -14,6 +14,9 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +27,13 @@ from has.errors import MissingError
 from has.files.profile import save_profile
 from has.models.rules import TokenRule
 from has.models.tokens import token_rule
-from has.profiler.adapt import outlook
+from has.profiler.adapt import outlook, rows
 from has.profiler.assemble import assemble, words
+from has.profiler.cuda_mps import MpsGpu
 from has.profiler.measure import Measurer
 from has.profiler.plan import AXES, Axes, Plan, Point, Size, make_plan, weight
 from has.profiler.points import Measured, Progress, WorkFile, medians, work_file_path
+from has.profiler.rank import open_rank, sums
 
 CUDA_AXES: dict[Size, Axes] = {
     "quick": replace(
@@ -36,6 +41,7 @@ CUDA_AXES: dict[Size, Axes] = {
     ),
     "full": replace(
         AXES["full"],
+        sm=(10, 13, 19, 25, 31, 43, 55, 73, 100),  # whole eights of 132 SMs, too
         media=(64, 256, 576, 1280, 2560),
         prompt=(64, 256, 1024, 2048, 4096, 8192),
         context=(256, 2048, 8192),
@@ -48,12 +54,23 @@ SLOW_WEIGHT_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device ready to measure on. snapshot: what NVML says now (None: it does not)."""
+    """A device ready to measure on. facts, kind: of the model, as its bench says them. measure: as `Measurer.measure`.
+    snapshot: what NVML says now (None: it does not). first: which of several points to measure first."""
 
-    gpu: CudaGpu
-    bench: Any
+    gpu: CudaGpu | MpsGpu
+    facts: dict[str, Any]
+    kind: str
     dummy: bool
+    measure: Callable[[dict[str, Any]], dict[str, Any]]
     snapshot: Callable[[], nvml.Snapshot | None]
+    first: Callable[[Sequence[Point]], Point] = itemgetter(0)
+    processes: Callable[[], list[int]] = list
+
+
+def in_this_process(
+    gpu: CudaGpu, bench: Any, dummy: bool, snapshot: Callable[[], nvml.Snapshot | None]
+) -> Place:
+    return Place(gpu, bench.facts, bench.kind, dummy, Measurer(bench, 0, gpu).measure, snapshot)
 
 
 def profile_cuda(
@@ -66,16 +83,22 @@ def profile_cuda(
     out: str | Path | None,
     tell: Callable[[Progress], None],
     resume: bool = True,
+    tensor_parallel: int = 1,
     open_place: Callable[[str, Sequence[float]], Place] | None = None,
 ) -> Profile:
-    """As `run.profile_device`, on the first CUDA device. Raises MissingError where there is none."""
+    """As `run.profile_device`, on the first CUDA device. Raises MissingError where there is none.
+
+    tensor_parallel: GPUs of a prefill or decode worker; above one, a rank's part is measured and the sums are estimated (`rank.py`).
+    """
     shares = [share for share in sm or CUDA_AXES[size].sm if share < 100]
-    place = (open_place or open_cuda)(model, shares[: cuda.MAX_LEVELS])
+    if sm is None and batch is None:
+        shares = with_spare(shares, cuda.MAX_LEVELS)
+    place = (open_place or partial(open_cuda, gpus=tensor_parallel))(model, shares[: cuda.MAX_LEVELS])
     with place.gpu as gpu:
-        rule, kind = token_rule(model), place.bench.kind
+        rule, kind = token_rule(model), place.kind
         plan = make_plan(
             model,
-            gpu.offer,
+            gpu.given,
             lambda count: nearest(rule, kind, count),
             size=size,
             sm=sm,
@@ -86,90 +109,113 @@ def profile_cuda(
         path = work_file_path(out) if out is not None else None
         if path is not None and not resume:
             path.unlink(missing_ok=True)
-        device = device_of(gpu, place.snapshot())
+        device = device_of(gpu, place.snapshot()) | {"tensor_parallel": tensor_parallel}
+        notes: dict[str, Any] = {}
+        if tensor_parallel > 1:
+            added = sums(gpu.device.name, tensor_parallel, place.facts)
+            place = replace(place, measure=added.added(place.measure))
+            notes["tensor_parallel"] = (
+                f"one rank's part of {tensor_parallel} was measured; the sums between ranks are estimated"
+            )
         setup = json.dumps([plan.digest(), device, place.dummy], sort_keys=True)
         work = WorkFile(path, hashlib.sha256(setup.encode()).hexdigest()[:12])
         if not work.facts:
-            work.note(place.bench.facts)
+            work.note(place.facts)
         flags = _measure(plan, work, place, tell)
         weights = "dummy weights: right shapes, random values" if place.dummy else "the checkpoint's weights"
-        profile = assemble(
-            plan, work, outlook(plan, medians(work)).follows, device, {"weights": weights, "flags": flags}
-        )
+        profile = assemble(plan, work, device, {"weights": weights, "flags": flags, **notes})
     if out is not None:
         save_profile(profile, out)
-    tell(Progress(len(plan.points), len(plan.points), 0.0, "done"))
+    tell(Progress(len(profile.rows), len(profile.rows), 0.0, "done"))
     return profile
+
+
+def with_spare(shares: Sequence[float], most: int) -> list[float]:
+    """Up to `most` shares: more in the middle of the relatively widest gaps, for where a curve bends (`adapt.py`)."""
+    levels = sorted(shares)
+    while 1 < len(levels) < most:
+        low, high = max(pairwise(levels), key=lambda gap: gap[1] / gap[0])
+        levels = sorted([*levels, 2 / (1 / low + 1 / high)])
+    return levels
 
 
 def nearest(rule: TokenRule, kind: str, count: int) -> int:
     return rule.nearest(kind, count).tokens
 
 
-def open_cuda(model: str, shares: Sequence[float]) -> Place:
-    """The first device, partitioned at `shares` where it can be, with the model on it."""
+def open_cuda(model: str, shares: Sequence[float], *, gpus: int = 1) -> Place:
+    """The first device, partitioned at `shares` where it can be, with the model on it, or its part of one of `gpus` ranks."""
     driver = cuda.load_driver()
     found = cuda.devices(driver)
     if not found:
         raise MissingError("no CUDA device is visible", mend="has doctor says what is here; or --device cpu")
     import torch
 
-    from has.models.bench import StageBench
     from has.models.folders import find_folder
     from has.models.names import is_bundled
-    from has.models.stage_model import load_stage_model
 
     device = found[0]
     dummy = find_folder(model) is None and not is_bundled(model)
+    library = nvml.load_nvml()
+    uuid = next((uuid for uuid in nvml.uuids(library) if uuid.endswith(device.uuid)), None)
+
+    def snapshot() -> nvml.Snapshot | None:
+        return None if uuid is None else nvml.snapshot(library, uuid)
+
+    if device.mechanism == "MPS" and shares:
+        mps = MpsGpu(device, shares, model, dummy, gpus)
+        about = mps.about()
+        return Place(
+            mps, about["facts"], about["kind"], dummy, mps.measure, snapshot, mps.first, mps.processes
+        )
     torch.zeros(1, device="cuda")  # torch makes its context first, and green ones share it
-    loaded = load_stage_model(model, "cuda", weights="dummy" if dummy else "real")
+    bench = open_rank(model, dummy, gpus)
     partition = (
         cuda.SmPartition(driver, device, shares) if device.mechanism == "green contexts" and shares else None
     )
     timer: Timer = TorchTimer(device.index)
-    library = nvml.load_nvml()
-    uuid = next((uuid for uuid in nvml.uuids(library) if uuid.endswith(device.uuid)), None)
-    return Place(
-        CudaGpu(device, partition, timer),
-        StageBench(loaded),
-        dummy,
-        lambda: None if uuid is None else nvml.snapshot(library, uuid),
-    )
+    return in_this_process(CudaGpu(device, partition, timer), bench, dummy, snapshot)
 
 
-def device_of(gpu: CudaGpu, seen: nvml.Snapshot | None) -> dict[str, Any]:
+def device_of(gpu: CudaGpu | MpsGpu, seen: nvml.Snapshot | None) -> dict[str, Any]:
     """As the metadata says it, and as points of an interrupted profile are told apart."""
     device = gpu.device
-    shared = "no partition" if gpu.partition is None else "green contexts"
+    if isinstance(gpu, MpsGpu):
+        shared = "MPS (limits of threads, not SMs of one's own)"
+    elif gpu.partition is not None:
+        shared = "green contexts"
+    else:
+        shared = f"none used; {device.mechanism}"
     return {
         "device": device.name,
         "uuid": device.uuid,
         "sm_count": device.sm_count,
         "memory_bytes": device.memory_bytes,
         "driver": (seen.driver if seen else None) or str(device.driver),
-        "partition_mechanism": shared if gpu.partition else f"none used; {device.mechanism}",
+        "partition_mechanism": shared,
     }
 
 
 def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress], None]) -> list[str]:
     """Measure what is wanted. Returns what NVML flagged meanwhile."""
-    measurer = Measurer(place.bench, 0, place.gpu)
     seconds = medians(work)
     flags: dict[str, None] = {}
     begun, done_weight = place.gpu.clock(), 0.0
     while wanted := outlook(plan, seconds).wanted:
-        point = wanted[0]
-        measured = _once(measurer, plan, point, place, flags)
+        point = place.first(wanted)
+        measured = _once(plan, point, place, flags)
         if measured.ratio > 1:
-            measured = _once(measurer, plan, point, place, flags)
+            measured = _once(plan, point, place, flags)
         work.add(point, measured)
         seconds[point.key] = medians(work)[point.key]
         ahead = outlook(plan, seconds)
-        left = [p for p in plan.points if p.key not in seconds and p.key not in ahead.follows]
+        settled = seconds.keys() | ahead.follows.keys() | ahead.absent
+        left = [each for each in plan.points if each.key not in settled]
         done_weight += weight(point)
         each = (place.gpu.clock() - begun) / done_weight if done_weight else SLOW_WEIGHT_S
         left_s = each * sum(map(weight, left))
-        tell(Progress(len(plan.points) - len(left), len(plan.points), left_s, words(point)))
+        total = rows(plan, ahead)
+        tell(Progress(total - len(left), total, left_s, words(point)))
     return list(flags)
 
 
@@ -177,13 +223,13 @@ DISTURBED = 2.0
 """Written as the ratio of a point that NVML rejects: beyond every bound of the gate."""
 
 
-def _once(measurer: Measurer, plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured:
+def _once(plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured:
     before = place.snapshot()
-    reply = measurer.measure({**asdict(point), **asdict(plan.sampling)})
+    reply = place.measure({**asdict(point), **asdict(plan.sampling)})
     after = place.snapshot()
     measured = Measured(tuple(reply.pop("samples")), **reply)
     if before is None or after is None:
         return measured
-    verdict = nvml.noise(before, after, own=[os.getpid()])
+    verdict = nvml.noise(before, after, own=[os.getpid(), *place.processes()])
     flags.update(dict.fromkeys((*verdict.flags, *verdict.reject)))
     return replace(measured, ratio=DISTURBED) if verdict.reject else measured

@@ -63,6 +63,10 @@ class Forecast:
         self._stages: dict[object, list[float]] = {}
         """Likewise by stage and what runs beside it."""
 
+    def expect(self, points: Iterable[Point]) -> None:
+        """These are to be measured after all."""
+        self._waiting |= {point.key: point for point in points if point.key not in self._running}
+
     def started(self, point: Point) -> None:
         self._waiting.pop(point.key, None)
         self._running[point.key] = (point, self._clock())

@@ -1,7 +1,8 @@
 """What to measure: the points of a profile, and how often each.
 
 Every (stage, beside) is a full grid of SM shares, batches and tokens, as look-ups need it; which of its points are measured
-and which follow from others is settled on the way (`adapt.py`). A stage beside another is measured with that other one
+and which follow from others is settled on the way (`adapt.py`). Shares lie so close that a latency in proportion to 1/share is
+looked up within 3 % between two of them; where a curve bends between two, spare shares come in. A stage beside another is measured with that other one
 running all the time on the rest of the SMs: a prefill that is long, an encode that fills its share. At 100 % there is
 no rest: there both hold all SMs, without a partition (streams).
 """
@@ -35,7 +36,9 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row to be: `sm_percent` is what the device gives, `sm_asked` what was asked of it."""
+    """One row to be: `sm_percent` is what the device gives this stage, `sm_asked` what was asked of it.
+
+    spare: at a share that becomes rows only where some curve of the stage bends beside it."""
 
     stage: Stage
     sm_percent: float
@@ -43,6 +46,7 @@ class Point:
     tokens: int
     sm_asked: float
     companion: Companion | None = None
+    spare: bool = False
 
     @property
     def beside(self) -> Beside:
@@ -57,14 +61,16 @@ class Point:
 class Sampling:
     """A point is repeated at least `least` times (a decode step `steps` times) until the 90 % confidence interval of its
     mean is no wider than `width` to either side, relatively; but no longer than until there are three times as
-    many, or the point has run for `cap_s` (one sample it has always). `straight`: how far the middle of a
-    curve may be off a line between its ends, relatively, for what lies between not to be measured."""
+    many, or the point has run for `cap_s` (one sample it has always). `straight`: how far the thirds of a
+    curve may be off a line between its ends, relatively, for what lies between not to be measured. `bent`: how far
+    off a line prolonged from its neighbours may miss the other end of a stretch without spare shares being measured in it."""
 
     least: int
     steps: int
     width: float
     cap_s: float
     straight: float
+    bent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +87,10 @@ class Axes:
 
 AXES: dict[Size, Axes] = {
     "quick": Axes(
-        (20, 35, 50, 65, 80, 100), (1, 2, 3, 4, 6, 8), (32, 64, 112), (64, 192), (64, 256), (64, 256)
+        (20, 25, 35, 45, 60, 80, 100), (1, 2, 3, 4, 6, 8), (32, 64, 112), (64, 192), (64, 256), (64, 256)
     ),
     "full": Axes(
-        (10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
+        (10, 15, 20, 25, 30, 40, 50, 60, 70, 80, 90, 100),
         (1, 2, 3, 4, 6, 8, 12, 16),
         (64, 128, 256),
         (32, 64, 128, 256, 512),
@@ -93,9 +99,11 @@ AXES: dict[Size, Axes] = {
     ),
 }
 SAMPLING: dict[Size, Sampling] = {
-    "quick": Sampling(2, 6, 0.04, cap_s=1.0, straight=0.02),
-    "full": Sampling(5, 20, 0.01, cap_s=30.0, straight=0.01),
+    "quick": Sampling(2, 6, 0.04, cap_s=1.0, straight=0.02, bent=0.03),
+    "full": Sampling(5, 20, 0.01, cap_s=30.0, straight=0.01, bent=0.02),
 }
+SPARE = range(5, 100, 5)
+"""Shares asked for where a curve bends, percent; what the device gives for them counts."""
 DECODE_REACH = 4
 """Decode runs many sequences at once: its largest batch is this many times the largest of the others."""
 
@@ -121,7 +129,7 @@ class Plan:
 
 def make_plan(
     model: str,
-    offer: Callable[[float], float],
+    given: Callable[[str, float], float],
     media_tokens: Callable[[int], int],
     *,
     size: Size = "quick",
@@ -132,7 +140,7 @@ def make_plan(
 ) -> Plan:
     """The plan for one model.
 
-    offer: the SM share that a device gives when asked for one. media_tokens: the nearest number of media tokens
+    given: the SM share that a stage gets on the device when it asks for one. media_tokens: the nearest number of media tokens
     that an item of the model can have. `sm`, `batch`, `tokens` (of every stage) replace the values of `size`, which
     are those of `usual` (default AXES).
     Raises InputError for values out of range.
@@ -141,25 +149,23 @@ def make_plan(
     shares = _checked("sm", sm, 1, 100) or axes.sm
     batches = _whole("batch", batch, 1, 1024) or axes.batch
     counts = _whole("tokens", tokens, 1, 65536)
-    given = _first_of_each(shares, offer)
+    adaptive = sm is None and batch is None
     media = sorted({media_tokens(count) for count in counts or axes.media})
     prompt = sorted(set(counts or axes.prompt))
     context = sorted(set(counts or axes.context))
     points = [Point(s, 100.0, 1, t, 100.0) for s in _MOVES for t in sorted(set(counts or axes.moved))]
     points += [Point(Stage.PREPROCESS, 100.0, 1, t, 100.0) for t in media]
     steps = sorted(set(batches) | ({DECODE_REACH * max(batches)} if batch is None else set()))
-    for share, asked in given.items():
-        points += [Point(Stage.DECODE, share, b, t, asked) for b in steps for t in context]
-        for stage, axis in ((Stage.ENCODE, media), (Stage.PREFILL, prompt)):
-            beside = (
-                Companion(Stage.PREFILL, 1, prompt[-1])
-                if stage is Stage.ENCODE
-                else Companion(Stage.ENCODE, batches[-1], media[0])
-            )
-            for companion in (None, beside):
-                points += [Point(stage, share, b, t, asked, companion) for b in batches for t in axis]
+    for stage, sizes, axis, beside in (
+        (Stage.DECODE, steps, context, None),
+        (Stage.ENCODE, batches, media, Companion(Stage.PREFILL, 1, prompt[-1])),
+        (Stage.PREFILL, batches, prompt, Companion(Stage.ENCODE, batches[-1], media[0])),
+    ):
+        for share, (asked, spare) in _shares(stage, shares, given, adaptive).items():
+            for companion in dict.fromkeys((None, beside)):
+                points += [Point(stage, share, b, t, asked, companion, spare) for b in sizes for t in axis]
     ordered = tuple(sorted(points, key=weight, reverse=True))
-    return Plan(model, size, ordered, SAMPLING[size], adaptive=sm is None and batch is None)
+    return Plan(model, size, ordered, SAMPLING[size], adaptive)
 
 
 _MOVES = (Stage.EMBEDDING_TRANSFER, Stage.KV_TRANSFER)
@@ -185,12 +191,19 @@ def load(point: Point) -> float:
     return 1.0 if point.companion else point.sm_percent / 100.0
 
 
-def _first_of_each(shares: Iterable[float], offer: Callable[[float], float]) -> dict[float, float]:
-    """Given share -> the first that asked for it; two requests may round to the same."""
-    given: dict[float, float] = {}
-    for asked in sorted(shares):
-        given.setdefault(offer(asked), asked)
-    return given
+def _shares(
+    stage: Stage, asked: Iterable[float], given: Callable[[str, float], float], adaptive: bool
+) -> dict[float, tuple[float, bool]]:
+    """Share that `stage` gets -> (the first that asked for it, whether it is spare); two may round to the same."""
+    found: dict[float, tuple[float, bool]] = {}
+    for share in sorted(asked):
+        found.setdefault(given(stage, share), (share, False))
+    least = min(found)
+    for share in SPARE if adaptive else ():
+        got = given(stage, share)
+        if least < got < 100:
+            found.setdefault(got, (share, True))
+    return found
 
 
 def _checked(name: str, values: Sequence[float] | None, low: float, high: float) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ from has.errors import InputError, MissingError
 from has.files.profile import save_profile
 from has.models.names import BENCH, BUNDLED
 from has.models.tokens import token_rule
-from has.profiler.adapt import outlook
+from has.profiler.adapt import outlook, rows, settled
 from has.profiler.assemble import assemble, words
 from has.profiler.cpu_metadata import device_of, notes_of
 from has.profiler.forecast import Forecast, expected_s
@@ -47,12 +47,13 @@ def profile_device(
     resume: bool = True,
     virtual_gpus: int = host.MAX_VIRTUAL_GPUS,
     total_share: float | None = None,
+    tensor_parallel: int = 1,
     seed: int = 0,
 ) -> Profile:
     """Measure a profile; with `out`, write it there (.parquet or .csv).
 
     On cpu of a bundled model. On cuda of any whose shapes are known, with its weights where they are here (see
-    `cuda.profile_cuda`; virtual_gpus, total_share and seed are of the CPU device).
+    `cuda.profile_cuda`, also for tensor_parallel; virtual_gpus, total_share and seed are of the CPU device).
 
     Every finished point is kept at once in `work_file_path(out)`; called again, only what is missing is
     measured (resume=False: all of it). Interrupted, it leaves no process behind and loses no finished point.
@@ -63,20 +64,35 @@ def profile_device(
         from has.profiler.cuda import profile_cuda
 
         return profile_cuda(
-            model, size=size, sm=sm, batch=batch, tokens=tokens, out=out, tell=tell, resume=resume
+            model,
+            size=size,
+            sm=sm,
+            batch=batch,
+            tokens=tokens,
+            out=out,
+            tell=tell,
+            resume=resume,
+            tensor_parallel=tensor_parallel,
+        )
+    if tensor_parallel != 1:
+        raise InputError(
+            "a virtual GPU holds a whole model",
+            where="argument",
+            field="tensor_parallel",
+            value=tensor_parallel,
+            allowed="1",
         )
     _check(model, device, virtual_gpus)
     plan = make_plan(
         model,
-        VIRTUAL_GPU.offer,
+        lambda _, share: VIRTUAL_GPU.offer(share),
         lambda count: token_rule(model).nearest(BUNDLED[model], count).tokens,
         size=size,
         sm=sm,
         batch=batch,
         tokens=tokens,
     )
-    total = len(plan.points)
-    tell(Progress(0, total, None, "measuring what works cost on this CPU"))
+    tell(Progress(0, rows(plan, outlook(plan, {})), None, "measuring what works cost on this CPU"))
     table = nominal_table(model, BENCH, total_share=total_share, fresh=not resume)
     path = work_file_path(out) if out is not None else None
     if path is not None and not resume:
@@ -85,10 +101,10 @@ def profile_device(
     work = WorkFile(path, setup)
     if outlook(plan, medians(work)).wanted or not work.facts:
         _measure(plan, work, table, virtual_gpus, seed, tell)
-    profile = assemble(plan, work, outlook(plan, medians(work)).follows, device_of(table), notes_of(table))
+    profile = assemble(plan, work, device_of(table), notes_of(table))
     if out is not None:
         save_profile(profile, out)
-    tell(Progress(total, total, 0.0, "done"))
+    tell(Progress(len(profile.rows), len(profile.rows), 0.0, "done"))
     return profile
 
 
@@ -138,8 +154,8 @@ def _measure(
         lambda point: expected_s(gpu, plan.sampling, point),
         BUSY_BOUND * virtual_gpus,
     )
+    forecast.follow(ahead.absent)
     size = min(WORKERS_PER_GPU * virtual_gpus, max(1, len(plan.points) - len(seconds)))
-    total = len(plan.points)
     with Fleet(BENCH, plan.model, WORKER, size) as fleet:
         if not work.facts:
             work.note(fleet.ask(0, {"facts": True}))
@@ -169,10 +185,15 @@ def _measure(
                 ahead = outlook(plan, seconds)
                 forecast.follow(ahead.follows)
                 under_way = {other.key for other in (*waiting, *running.values())}
-                waiting += [other for other in ahead.wanted if other.key not in under_way]
+                found = [other for other in ahead.wanted if other.key not in under_way]
+                forecast.expect(found)
+                waiting += found
                 waiting.sort(key=weight, reverse=True)
-                done = total - sum(p.key not in seconds and p.key not in ahead.follows for p in plan.points)
-                tell(Progress(done, total, forecast.left_s(), words(point)))
+                tell(
+                    Progress(
+                        settled(plan, seconds, ahead), rows(plan, ahead), forecast.left_s(), words(point)
+                    )
+                )
 
 
 def _assign(

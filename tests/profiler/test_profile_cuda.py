@@ -13,7 +13,8 @@ from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu
 from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
-from has.profiler.cuda import Place, profile_cuda
+from has.profiler.cuda import in_this_process, profile_cuda, with_spare
+from has.profiler.rank import sums
 from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
 
 FACTS = {
@@ -77,7 +78,7 @@ def place(monkeypatch):
                 timer.sms[f"context {int(pair.encode_stream)}"] = 100 * pair.encode_sms / device.sm_count
                 timer.sms[f"context {int(pair.prefill_stream)}"] = 100 * pair.prefill_sms / device.sm_count
             left = list(snapshots)
-            return Place(gpu, Bench(timer), True, lambda: left.pop(0) if len(left) > 1 else left[0])
+            return in_this_process(gpu, Bench(timer), True, lambda: left.pop(0) if len(left) > 1 else left[0])
 
         return opened
 
@@ -163,3 +164,45 @@ def test_an_interrupted_profile_goes_on(place, tmp_path):
     )
     assert len(again) - 1 == len(profile.rows) - 5
     assert (tmp_path / "p.points.jsonl").read_text().splitlines()[: len(lines)] == lines
+
+
+def test_the_usual_grid_is_filled_at_the_shares_each_side_has(place):
+    """An encode and the prefill beside it have shares of their own; rows that follow stand at them too."""
+    profile = measured(place(FakeDriver(), [quiet()]), sm=None, batch=None)
+    latency = LatencyModel.from_profile(profile)  # refuses a grid with holes
+    for stage in (Stage.ENCODE, Stage.PREFILL):
+        shares = latency.shares(stage)
+        assert len(shares) >= 5
+        for share in shares:
+            took_s = latency.seconds(stage, 2, 64, share)
+            assert took_s == pytest.approx(0.128 * max(1.0, 40 / share), rel=0.02)
+    assert any(not row.samples for row in profile.rows)
+
+
+def test_a_rank_is_measured_and_the_sums_between_ranks_are_added(place):
+    """Two sums a layer of all rows, on an L40S over PCIe, by the estimate's formula; encode has none, and the notes say it."""
+    driver = FakeDriver()
+
+    def opened(model, shares):
+        made = place(driver, [quiet()])(model, shares)
+        return replace(made, facts=made.facts | {"layers": 28, "hidden": 3584})
+
+    alone, pair = (
+        LatencyModel.from_profile(measured(of, tensor_parallel=gpus))
+        for of, gpus in ((place(FakeDriver(), [quiet()]), 1), (opened, 2))
+    )
+    assert pair.metadata.tensor_parallel == 2
+    assert "sums between ranks are estimated" in pair.metadata.notes["tensor_parallel"]
+    added = sums("NVIDIA L40S", 2, {"layers": 28, "hidden": 3584})
+    for stage, batch, tokens in ((Stage.PREFILL, 2, 64), (Stage.DECODE, 2, 64), (Stage.ENCODE, 2, 64)):
+        more = pair.seconds(stage, batch, tokens) - alone.seconds(stage, batch, tokens)
+        assert more == pytest.approx(added.seconds(stage, batch, tokens), abs=1e-6)
+    assert added.seconds("prefill", 2, 64) > added.seconds("decode", 2, 64) > 0
+
+
+def test_spare_levels_lie_in_the_widest_gaps():
+    assert with_spare([20, 25, 40, 80], 6) == pytest.approx(
+        [20, 25, 2 / (1 / 25 + 1 / 40), 40, 2 / (1 / 40 + 1 / 80), 80]
+    )
+    assert with_spare([20, 80], 2) == [20, 80]
+    assert with_spare([50], 8) == [50]

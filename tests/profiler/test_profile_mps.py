@@ -1,0 +1,71 @@
+"""A profile under MPS: real processes, each with its percentage, and a GPU that follows a formula. No GPU takes part in this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from has.core.stage import Beside, Stage
+from has.device import cuda
+from has.latency.lookup import LatencyModel
+from has.profiler.cuda import Place, profile_cuda
+from has.profiler.cuda_mps import KEPT, MpsGpu
+from has.profiler.plan import Companion, Point
+from tests.device.fake_driver import FakeDriver
+from tests.profiler.mps_share import FACTS, SMS, sms_of
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setattr(cuda, "mps_state", lambda: "running")
+    (device,) = cuda.devices(FakeDriver(no_green=True, sm_count=SMS, capability=(9, 0)))
+    assert device.mechanism == "MPS"
+    with MpsGpu(
+        device, [25.0, 50.0, 75.0], "qwen2.5-vl-7b", True, opener="tests.profiler.mps_share:open_share"
+    ) as made:
+        yield made
+
+
+@pytest.mark.live
+def test_a_profile_under_mps_has_the_shares_that_processes_were_given(gpu):
+    def opened(model, shares):
+        return Place(gpu, FACTS, "image", True, gpu.measure, lambda: None, gpu.first, gpu.processes)
+
+    profile = profile_cuda(
+        "qwen2.5-vl-7b",
+        size="quick",
+        sm=[25, 50, 75, 100],
+        batch=[1, 2],
+        tokens=[64],
+        out=None,
+        tell=lambda _: None,
+        open_place=opened,
+    )
+    assert "MPS" in profile.metadata.partition_mechanism
+    given = [100 * sms_of(share) / SMS for share in (25, 50, 75, 100)]
+    for stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):
+        assert sorted({row.sm_percent for row in profile.rows if row.stage == stage}) == pytest.approx(given)
+    latency = LatencyModel.from_profile(profile)
+    assert latency.seconds(Stage.ENCODE, 2, 64) == pytest.approx(0.128)
+    assert latency.seconds(Stage.ENCODE, 2, 64, given[0]) == pytest.approx(0.128 * 100 / given[0])
+    assert latency.covers(Stage.ENCODE, Beside.PREFILL)
+    assert not psutil.Process().children(recursive=True)  # closed with the profile
+
+
+@pytest.mark.live
+def test_no_more_processes_hold_the_model_than_two_and_points_for_them_come_first(gpu):
+    points = [
+        Point(Stage.ENCODE, 25.0, 1, 64, 25.0),
+        Point(Stage.ENCODE, 75.0, 1, 64, 75.0, Companion(Stage.PREFILL, 1, 64)),
+        Point(Stage.ENCODE, 50.0, 1, 64, 50.0),
+    ]
+    assert gpu.first(points) is points[0]
+    for share in (25, 50):
+        gpu.given("encode", share)
+    assert gpu.first(points[1:]) is points[2]
+    for share in (75, 100):
+        gpu.given("encode", share)
+    assert len(gpu.processes()) - len(cuda.mps_servers()) == KEPT
