@@ -1,11 +1,24 @@
-"""Measure the nominal table of a model: CPU seconds of its works, at the duty that pacing runs them at."""
+"""Measure the nominal table of a model: CPU seconds of its works, in the state the machine is in when all virtual GPUs work.
+
+What a work costs depends on what else runs: a core that idles is slow to begin with, one whose other hardware thread computes
+is slower throughout, and a shared host has seconds or minutes in which everything takes longer. So that a table taken now and one
+taken in an hour say the same:
+
+    one state      eight workers, each at the duty of one virtual GPU, all busy from the first sample to the last
+    interleaved    works are dealt out in shares of about equal length; a worker goes round its own and its neighbour's, so that
+                   every work is measured by two processes and all along
+    low quantile   of the samples of a work counts the one that a quarter are below: what disturbs only adds
+    halves         the tables of the earlier and of the later samples must agree, else more are taken; if they still do
+                   not, the table says by how much (`Nominal.wavers`)
+
+What is left between two tables is one factor for all works: how fast the host is in those minutes.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -13,10 +26,14 @@ from has.device import host, nominal
 from has.device.fleet import Fleet, Handler
 from has.device.nominal import Costs, Nominal
 
-REPEATS = 5
-LONG_S, LONG_REPEATS = 0.1, 3
-"""What takes longer than this is measured less often: its relative noise is smaller."""
+SPAN_S, MOST_S = 10.0, 20.0
+"""How long samples are taken, and at most where the two halves of them do not agree."""
+LEAST = 4
+"""Samples of each work at least."""
+QUANTILE = 0.25
 WORKER = "has.device.calibrate:worker"
+Key = tuple[str, int, int]
+"""stage, batch, tokens."""
 
 
 class Bench(Protocol):
@@ -48,16 +65,16 @@ def nominal_table(
     progress: Callable[[int, int], None] | None = None,
     fresh: bool = False,
 ) -> Nominal:
-    """The table of `model` that is kept on this machine, else measured now (some ten seconds) and kept.
+    """The table of `model` that is kept on this machine, else measured now (some fifteen seconds) and kept.
 
-    fresh: one that was measured while others used the machine is measured again, if they no longer do.
+    fresh: one that was measured while others used the machine is measured again, if they no longer do; so is one that wavered.
 
     bench: "module:function" that opens a Bench for a model name (has.models.names.BENCH for bundled models).
     total_share: see host.total_share. Two callers at once measure once.
     """
     with _alone():
         table = nominal.kept(model, total_share)
-        if table is not None and fresh and table.disturbed and _quiet():
+        if table is not None and fresh and not table.sound and _quiet():
             total_share, table = table.total_share, None
         if table is None:
             table = measure(model, bench, host.total_share(total_share), progress)
@@ -70,31 +87,52 @@ def _quiet() -> bool:
 
 
 def measure(
-    model: str, bench: str, share: float, progress: Callable[[int, int], None] | None = None
+    model: str,
+    bench: str,
+    share: float,
+    progress: Callable[[int, int], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Nominal:
-    """Measure with as many workers as there are virtual GPUs, each at the duty of one."""
+    """Measure with as many workers as there are virtual GPUs, each at the duty of one.
+
+    progress: seconds passed, of how many.
+    """
     slice_cores = host.slice_cores(share)
-    costs: dict[tuple[str, int, int], float] = {}
-    own_s = 0.0
     with Fleet(bench, model, WORKER, host.MAX_VIRTUAL_GPUS) as fleet:
         axes = grid(fleet.ask(0, {"facts": True})["media_unit"])
-        points = [(s, b, t) for s, (batches, tokens) in axes.items() for b in batches for t in tokens]
-        others = host.OthersMeter()
-        waiting = sorted(points, key=lambda p: p[1] * p[2] if p[0] != "decode" else 0)
-        free = list(range(fleet.size))
-        while len(costs) < len(points):
-            while free and waiting:
-                stage, batch, tokens = waiting.pop()
-                fleet.send(
-                    free.pop(), {"stage": stage, "batch": batch, "tokens": tokens, "duty": slice_cores}
-                )
-            for index, (stage, batch, tokens, cpu_s, all_s) in fleet.replies():
-                costs[stage, batch, tokens] = cpu_s
-                own_s += all_s
-                free.append(index)
+        works = [(s, b, t) for s, (batches, tokens) in axes.items() for b in batches for t in tokens]
+        shares = deal(works, _first_look(fleet, works), fleet.size)
+        samples: dict[Key, list[float]] = {work: [] for work in works}
+        others, own_s = host.OthersMeter(), 0.0
+        begun, until_s = clock(), SPAN_S
+        turns = [0] * fleet.size
+
+        def go_on(index: int) -> None:
+            fleet.send(
+                index,
+                {"works": shares[(index + turns[index] % 2) % fleet.size], "duty": slice_cores},
+            )
+
+        for index in range(fleet.size):
+            go_on(index)
+        running = fleet.size
+        while running:
+            for index, (taken, spent_s) in fleet.replies():
+                own_s += spent_s
+                for stage, batch, tokens, cpu_s in taken:
+                    samples[stage, batch, tokens].append(cpu_s)
+                passed_s = clock() - begun
+                if passed_s >= until_s and until_s < MOST_S and wavering(samples) > nominal.WAVERS_BOUND:
+                    until_s += SPAN_S / 4
                 if progress:
-                    progress(len(costs), len(points))
+                    progress(min(round(passed_s), round(until_s)), round(until_s))
+                if passed_s >= until_s and min(map(len, samples.values())) >= LEAST:
+                    running -= 1
+                    continue
+                turns[index] += 1
+                go_on(index)
         used = others.cores(own_s)
+    costs = {work: low(of) for work, of in samples.items()}
     return Nominal(
         model,
         share,
@@ -104,31 +142,77 @@ def measure(
             for stage, (batches, tokens) in axes.items()
         },
         round(used, 2),
+        round(wavering(samples), 3),
     )
 
 
+def _first_look(fleet: Fleet, works: Sequence[Key]) -> dict[Key, float]:
+    """CPU seconds of each work once, to deal them out by; it warms what first calls build."""
+    for index in range(fleet.size):
+        fleet.send(index, {"works": works[index :: fleet.size], "duty": 1.0})
+    found: dict[Key, float] = {}
+    while len(found) < len(works):
+        for _, (taken, _spent) in fleet.replies():
+            found |= {(stage, batch, tokens): cpu_s for stage, batch, tokens, cpu_s in taken}
+    return found
+
+
+def deal(works: Sequence[Key], seconds: Mapping[Key, float], shares: int) -> list[list[Key]]:
+    """Works in `shares` shares that take about equally long: the longest first, each to the share that has least."""
+    dealt: list[list[Key]] = [[] for _ in range(shares)]
+    filled = [0.0] * shares
+    for work in sorted(works, key=lambda work: seconds[work], reverse=True):
+        least = filled.index(min(filled))
+        dealt[least].append(work)
+        filled[least] += seconds[work]
+    return dealt
+
+
+def low(samples: Sequence[float]) -> float:
+    """The value that `QUANTILE` of the samples are below, by linear interpolation."""
+    ordered = sorted(samples)
+    place = QUANTILE * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def wavering(samples: Mapping[Key, Sequence[float]]) -> float:
+    """How far the tables of earlier and later samples are apart, relatively: what nine in ten works do not exceed."""
+    apart = sorted(
+        abs(low(of[len(of) // 2 :]) / low(of[: len(of) // 2]) - 1) if len(of) > 1 else float("inf")
+        for of in samples.values()
+    )
+    return apart[int(0.9 * (len(apart) - 1))]
+
+
 def worker(bench: Bench, index: int) -> Handler:
+    prepared: dict[Key, Callable[[], object]] = {}
+
+    def ready(work: Key) -> Callable[[], object]:
+        if work not in prepared:
+            prepared[work] = bench.prepare(*work)
+            prepared[work]()
+        return prepared[work]
+
     def handle(message: dict[str, Any]) -> Any:
         if message.get("facts"):
             return bench.facts
-        stage, batch, tokens = message["stage"], message["batch"], message["tokens"]
         begun = time.process_time()
-        cpu_s = paced_cpu_s(bench.prepare(stage, batch, tokens), message["duty"])
-        return stage, batch, tokens, cpu_s, time.process_time() - begun
+        works = [(stage, batch, tokens) for stage, batch, tokens in message["works"]]
+        taken = [(*work, paced_cpu_s(ready(work), message["duty"])) for work in works]
+        return taken, time.process_time() - begun
 
     return handle
 
 
 def paced_cpu_s(fn: Callable[[], object], duty: float) -> float:
-    """Median CPU seconds of `fn` on this thread when it computes for `duty` of the time (after one warm-up)."""
+    """CPU seconds of `fn` on this thread, which then rests until it has computed for `duty` of the time."""
+    begun, ran = time.monotonic(), time.thread_time()
     fn()
-    samples: list[float] = []
-    while len(samples) < (LONG_REPEATS if samples and samples[0] > LONG_S else REPEATS):
-        begun = time.thread_time()
-        fn()
-        samples.append(time.thread_time() - begun)
-        time.sleep(samples[-1] * (1.0 / duty - 1.0))
-    return statistics.median(samples)
+    ran = time.thread_time() - ran
+    time.sleep(max(0.0, ran / duty - (time.monotonic() - begun)))
+    return ran
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The nominal table: what each work costs on this CPU, measured once and kept.
 
 One table serves a profile, a search and all its trials, so that a stage lasts the same in all of them. Costs are
-CPU seconds on one thread, measured at the duty that pacing will run them at: a core that idles four fifths of the
-time runs the same work up to half slower than one kept hot.
+CPU seconds on one thread, measured while all virtual GPUs work at the duty that pacing will run them at (`calibrate.py`): a
+core that idles runs the same work up to twice slower than one kept hot, and has time for it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from has.errors import MissingError
 STAGES = ("encode", "prefill", "decode")
 OTHERS_BOUND = 0.2
 """Share of the cores that others may use while costs are measured."""
+WAVERS_BOUND = 0.05
+"""How far apart two halves of the measurement may be, at nine works in ten."""
+VERSION = 2
+"""Of the way costs are measured: tables of another are not used."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class Nominal:
     """Costs per stage, and the share of the machine they were measured at and hold for.
 
     others: cores that other processes used meanwhile. They cost caches and clocks, so figures taken then are up
-    to twice those of a quiet machine; it is no part of what the table says.
+    to twice those of a quiet machine. wavers: how far apart two halves of the measurement were, relatively, at nine works in ten.
+    Neither is part of what the table says.
     """
 
     model: str
@@ -74,10 +79,16 @@ class Nominal:
     slice_cores: float
     costs: Mapping[str, Costs]
     others: float = 0.0
+    wavers: float = 0.0
 
     @property
     def disturbed(self) -> bool:
         return self.others > OTHERS_BOUND * host.cores()
+
+    @property
+    def sound(self) -> bool:
+        """Whether it was measured on a machine that was quiet and steady."""
+        return not self.disturbed and self.wavers <= WAVERS_BOUND
 
     def cpu_s(self, stage: str, batch: float, tokens: float) -> float:
         return self.costs[stage].at(batch, tokens)
@@ -87,7 +98,7 @@ class Nominal:
         return self.cpu_s(stage, batch, tokens) / self.slice_cores
 
     def digest(self) -> str:
-        said = {key: value for key, value in to_dict(self).items() if key != "others"}
+        said = {key: value for key, value in to_dict(self).items() if key not in ("others", "wavers")}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -161,7 +172,7 @@ def _load(path: Path) -> Nominal | None:
 
 def to_dict(table: Nominal) -> dict[str, Any]:
     """As JSON holds it."""
-    return {"version": 1, **asdict(table)}
+    return {"version": VERSION, **asdict(table)}
 
 
 def from_dict(raw: Mapping[str, Any]) -> Nominal:
@@ -174,10 +185,12 @@ def from_dict(raw: Mapping[str, Any]) -> Nominal:
         )
         for stage, c in raw["costs"].items()
     }
-    if raw["version"] != 1 or set(costs) != set(STAGES) or not all(_sound(c) for c in costs.values()):
+    if raw["version"] != VERSION or set(costs) != set(STAGES) or not all(_sound(c) for c in costs.values()):
         raise ValueError("not a whole nominal table")
-    others = float(raw.get("others", 0.0))
-    return Nominal(str(raw["model"]), float(raw["total_share"]), float(raw["slice_cores"]), costs, others)
+    others, wavers = float(raw.get("others", 0.0)), float(raw.get("wavers", 0.0))
+    return Nominal(
+        str(raw["model"]), float(raw["total_share"]), float(raw["slice_cores"]), costs, others, wavers
+    )
 
 
 def _sound(costs: Costs) -> bool:

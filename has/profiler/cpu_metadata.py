@@ -32,4 +32,9 @@ def notes_of(table: Nominal) -> dict[str, str]:
             f"costs were measured while other processes used {table.others:.1f} of {host.cores()} cores, and may be"
             " up to twice those of a quiet machine: has profile --fresh, once it is quiet"
         )
+    elif not table.sound:
+        notes["calibration"] = (
+            f"this CPU's speed wavered while costs were measured: two halves of the measurement are {table.wavers:.0%} apart"
+            " at nine works in ten; has profile --fresh measures them again"
+        )
     return notes

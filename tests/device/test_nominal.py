@@ -74,7 +74,7 @@ def test_a_damaged_table_is_no_table(damage):
     elif damage == "shape":
         raw["costs"]["encode"]["cpu_s"].pop()
     elif damage == "version":
-        raw["version"] = 2
+        raw["version"] = 1
     text = json.dumps(raw)
     path.write_text(text[: len(text) // 2] if damage == "torn" else text)
     assert nominal.kept("toy") is None
@@ -111,6 +111,7 @@ def test_what_others_used_is_all_that_was_used_less_our_own(monkeypatch):
 
 def test_a_table_is_measured_by_worker_processes_at_the_duty_asked(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(calibrate, "SPAN_S", 0.5)
     measured = calibrate.nominal_table("toy", "bench_toy:open_toy", total_share=0.5)
     assert measured.total_share == 0.5
     assert set(measured.costs) == {"encode", "prefill", "decode"}
@@ -121,10 +122,49 @@ def test_a_table_is_measured_by_worker_processes_at_the_duty_asked(monkeypatch):
 
 
 def test_the_duty_is_kept(monkeypatch):
-    """Computing at duty 1/4 sleeps three times as long as it computes."""
+    """10 ms of computing at duty 1/4, in which 14 ms passed: 26 ms of rest make it a quarter."""
     slept = []
     monkeypatch.setattr(calibrate.time, "sleep", slept.append)
-    clock = iter(x * 0.010 for x in range(100))
-    monkeypatch.setattr(calibrate.time, "thread_time", lambda: next(clock))
+    ran, wall = iter([0.0, 0.010]), iter([0.0, 0.014])
+    monkeypatch.setattr(calibrate.time, "thread_time", lambda: next(ran))
+    monkeypatch.setattr(calibrate.time, "monotonic", lambda: next(wall))
     assert calibrate.paced_cpu_s(lambda: None, 0.25) == pytest.approx(0.010)
-    assert slept == pytest.approx([0.030] * calibrate.REPEATS)
+    assert slept == pytest.approx([0.026])
+
+
+def test_works_are_dealt_into_shares_of_equal_length():
+    works = [("encode", batch, 64) for batch in range(1, 10)]
+    dealt = calibrate.deal(works, {work: work[1] for work in works}, 3)
+    assert sorted(work for share in dealt for work in share) == works
+    lengths = [sum(batch for _, batch, _ in share) for share in dealt]
+    assert max(lengths) - min(lengths) <= 2
+
+
+def test_what_disturbs_only_adds_so_a_low_sample_counts():
+    calm = [1.0, 1.01, 0.99, 1.0, 1.02, 1.0, 0.98, 1.0]
+    stormy = [*calm[:3], *(3.0 * x for x in calm[3:])]
+    assert calibrate.low(calm) == pytest.approx(1.0, abs=0.01)
+    assert calibrate.low(stormy) == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_machine_that_wavers_is_found_out_and_measured_longer(monkeypatch):
+    work, other = ("encode", 1, 64), ("decode", 1, 64)
+    assert calibrate.wavering({work: [1.0] * 6, other: [2.0] * 6}) == 0.0
+    assert calibrate.wavering({work: [1.0] * 3 + [1.2] * 3}) == pytest.approx(0.2)
+    assert calibrate.wavering({work: [1.0]}) == float("inf")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(calibrate, "SPAN_S", 0.2)
+    monkeypatch.setattr(calibrate, "MOST_S", 0.4)
+    monkeypatch.setattr(calibrate, "wavering", lambda _: 0.2)
+    seen = []
+    measured = calibrate.measure("toy", "bench_toy:open_toy", 0.8, lambda _, of_s: seen.append(of_s * 10))
+    assert (measured.wavers, measured.sound) == (0.2, False)
+    assert replace(measured, wavers=0.04, others=0.0).sound
+
+
+def test_a_table_that_wavered_is_measured_again_when_asked(monkeypatch):
+    monkeypatch.setattr(calibrate, "_quiet", lambda: True)
+    monkeypatch.setattr(calibrate, "measure", lambda *_: table())
+    nominal.keep(replace(table(), wavers=0.3))
+    assert calibrate.nominal_table("toy", "nowhere:nothing").wavers == 0.3
+    assert calibrate.nominal_table("toy", "nowhere:nothing", fresh=True).wavers == 0.0
