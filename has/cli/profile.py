@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from has.cli import inputs, options, wiring
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
 from has.cli.failure import Interrupted
-from has.core.words import plural
+from has.core.words import plural, time_left
 from has.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def command(
             "--tp",
             parser=options.whole(1, 8),
             metavar="N",
-            help="Estimate: GPUs of one prefill or decode worker.",
+            help="GPUs of one prefill or decode worker (an estimate, or measured on cuda).",
         ),
     ] = None,
     dtype: Annotated[
@@ -160,15 +159,22 @@ def command(
             )
             t.result(_json(estimated, written), lambda: estimate.answer(estimated, written))
             return
-        for option, value in (("--tensor-parallel", tensor_parallel), ("--dtype", dtype)):
-            if value is not None:
-                raise InputError(
-                    "is of estimates", where="argument", field=option, value=value, mend="add --gpu NAME"
-                )
-        if engine == "vllm":
+        if dtype is not None:
+            raise InputError(
+                "is of estimates", where="argument", field="--dtype", value=dtype, mend="add --gpu NAME"
+            )
+        place = "vllm" if engine == "vllm" else wiring.device(device, defaults)
+        if tensor_parallel is not None and place != "cuda":
+            raise InputError(
+                "is of estimates and of cuda",
+                where="argument",
+                field="--tensor-parallel",
+                value=tensor_parallel,
+                mend="add --gpu NAME, or --device cuda",
+            )
+        if place == "vllm":
             _on_vllm(t, model, batch=batch, tokens=tokens, out=out, seed=seed, defaults=defaults)
             return
-        place = wiring.device(device, defaults)
         name = (
             inputs.bundled_model(model, modality, defaults)
             if place == "cpu"
@@ -196,6 +202,7 @@ def command(
             resume=not fresh,
             out=out,
             seed=seed,
+            tensor_parallel=tensor_parallel or 1,
         )
         t.result(_json(profile, out), lambda: _answer(profile, out))
 
@@ -244,6 +251,7 @@ def measure(
     virtual_gpus: int | None = None,
     resume: bool = True,
     seed: int = 0,
+    tensor_parallel: int = 1,
 ) -> Profile:
     """Measure and write a profile with progress shown; also what `has search` does where no profile fits."""
     view = _ProgressView(talk)
@@ -261,6 +269,7 @@ def measure(
                 resume=resume,
                 virtual_gpus=virtual_gpus,
                 seed=seed,
+                tensor_parallel=tensor_parallel,
             )
     except KeyboardInterrupt:
         raise Interrupted(
@@ -299,7 +308,7 @@ class _ProgressView:
 
     def show(self, step: Progress) -> None:
         self.done, self.total = step.done, step.total
-        left = "" if step.eta_s is None or step.done == step.total else f"{_duration(step.eta_s)} left"
+        left = "" if step.eta_s is None or step.done == step.total else f"{time_left(step.eta_s)} left"
         if self._talk.live:
             self._bar.update(  # type: ignore[attr-defined]  # likewise
                 self._task, completed=step.done, total=step.total, description=step.doing, left=left
@@ -309,12 +318,6 @@ class _ProgressView:
         if tenths > self._tenths:
             self._tenths = tenths
             self._talk.say(f"profiling {step.done}/{step.total}  {left}  {step.doing}".rstrip())
-
-
-def _duration(seconds: float) -> str:
-    """Rounded up, as coarse as a forecast is."""
-    whole = math.ceil(seconds)
-    return f"{whole} s" if whole < 120 else f"{math.ceil(whole / 60)} min"
 
 
 def _json(profile: Profile, out: Path) -> dict[str, object]:
