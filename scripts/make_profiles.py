@@ -7,7 +7,7 @@ factors or of the formulas, and read the diff.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from has.cli.estimate import file_name
@@ -35,4 +35,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else shipped("profiles"))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=shipped("profiles"))
+    main(parser.parse_args().folder)
