@@ -28,6 +28,8 @@ from has.device.nominal import Costs, Nominal
 
 SPAN_S, MOST_S = 10.0, 20.0
 """How long samples are taken, and at most where the two halves of them do not agree."""
+STEADY = 0.05
+"""How far apart they may be for no more to be taken, at nine works in ten; a table counts as sound a little beyond."""
 LEAST = 4
 """Samples of each work at least."""
 QUANTILE = 0.25
@@ -122,7 +124,7 @@ def measure(
                 for stage, batch, tokens, cpu_s in taken:
                     samples[stage, batch, tokens].append(cpu_s)
                 passed_s = clock() - begun
-                if passed_s >= until_s and until_s < MOST_S and wavering(samples) > nominal.WAVERS_BOUND:
+                if passed_s >= until_s and until_s < MOST_S and wavering(samples) > STEADY:
                     until_s += SPAN_S / 4
                 if progress:
                     progress(min(round(passed_s), round(until_s)), round(until_s))

@@ -26,7 +26,7 @@ from has.errors import MissingError
 STAGES = ("encode", "prefill", "decode")
 OTHERS_BOUND = 0.2
 """Share of the cores that others may use while costs are measured."""
-WAVERS_BOUND = 0.05
+WAVERS_BOUND = 0.08
 """How far apart two halves of the measurement may be, at nine works in ten."""
 VERSION = 2
 """Of the way costs are measured: tables of another are not used."""
