@@ -24,6 +24,7 @@ from has.latency.confidence import half_width
 
 WORKER = "has.profiler.measure:worker"
 MAX_FACTOR = 3
+LARGE_BYTES = 2**24
 
 
 def worker(bench: Bench, index: int) -> Handler:
@@ -78,7 +79,10 @@ class Measurer:
             return _unpaced(time_each(self._prepare(stage, batch, tokens), 5 * point["least"]))
         if stage.endswith("_transfer"):
             each = self._bench.facts[f"{stage.removesuffix('_transfer')}_bytes_per_token"]
-            return _unpaced(time_transfers(each * tokens, 10 * point["least"]))
+            times = (
+                10 if each * tokens > LARGE_BYTES else 50
+            )  # what takes microseconds is cheap to repeat, and needs it
+            return _unpaced(time_transfers(each * tokens, times * point["least"]))
         gpu = self._gpu
         if gpu is None:
             raise RunError("no nominal table was given")
