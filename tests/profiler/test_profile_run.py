@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import psutil
 import pytest
 
 from has.core.stage import Beside, Stage
-from has.device import nominal
+from has.device import host, nominal
 from has.device.base import Work
 from has.device.cpu import VirtualGpu
 from has.device.device_model import VIRTUAL_GPU
@@ -190,3 +193,20 @@ def test_at_most_as_many_gpus_are_busy_as_there_are_and_real_times_are_taken_alo
             assert len(running) == 1
         order.append(running.pop(max(running)))
     assert len(order) == 11
+
+
+@pytest.mark.long
+@pytest.mark.live
+def test_a_competing_load_is_noticed_and_what_it_disturbed_is_dropped_or_named():
+    """Twelve busy processes a core: the lanes come too late, and the profile says of which points."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(12 * host.cores())]
+    try:
+        profile = profile_device("tiny-image", sm=[100], batch=[1, 2], tokens=[64])
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    notes = profile.metadata.notes
+    assert notes["samples_dropped"] + len(notes["unstable"]) > 0
+    alone = profile_device("tiny-image", sm=[100], batch=[1, 2], tokens=[64]).metadata.notes
+    assert len(alone["unstable"]) < len(notes["unstable"]) + notes["samples_dropped"]
