@@ -67,7 +67,7 @@ def nominal_table(
     progress: Callable[[int, int], None] | None = None,
     fresh: bool = False,
 ) -> Nominal:
-    """The table of `model` that is kept on this machine, else measured now (some fifteen seconds) and kept.
+    """The table of `model` that is kept on this machine, else measured now (15 to 30 s) and kept.
 
     fresh: one that was measured while others used the machine is measured again, if they no longer do; so is one that wavered.
 
