@@ -82,6 +82,7 @@ class Deployment(Noun):
     Shapes: `alloc` sums to `gpus`; pool sizes are multiples of their tensor parallelism.
     `prefill_offload` is s, the exact decimal share of prefills sent to the remote pool; s = 0
     exactly when there is no remote pool. Absent `sm_table` means: derive it from the profile.
+    `encode_fanout` is how many encode workers may encode media of one request at once (absent: one).
     """
 
     version: Literal[1]
@@ -102,6 +103,7 @@ class Deployment(Noun):
     slo: Slo
     dtype: str | None = None
     max_wait_ms: NonNegativeFloat | None = None
+    encode_fanout: Count | None = None
     max_num_seqs: Count = 256
     max_num_batched_tokens: Tokens | None = None
     max_prefill_requests: Count | None = None
@@ -130,7 +132,7 @@ class Deployment(Noun):
             yield f"gpus: must be the sum of alloc, {self.alloc.total}, not {self.gpus}"
         yield from self._parallelism()
         if self.topology == "monolithic":
-            yield from self._absent("encode_batch", "prefill_offload", "sm_table")
+            yield from self._absent("encode_batch", "prefill_offload", "sm_table", "encode_fanout")
         else:
             yield from self._present("encode_batch")
         if self.topology == "e_pd":

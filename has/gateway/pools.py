@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -26,7 +26,12 @@ State = Literal["waiting", "preprocess", "encode", "local", "remote", "transfer"
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request as the scheduler sees it. `state` names the station that holds it."""
+    """A request as the scheduler sees it. `state` names the station that holds it.
+
+    items   media it brings
+    parts   batches that still encode some of them
+    landed_s  when the last embeddings that left their encoder are where prefill finds them
+    """
 
     request: int
     arrival_s: float
@@ -39,6 +44,9 @@ class Ticket:
     encode_worker: int = -1
     last_worker: int = -1
     answered: bool = False
+    items: int = 1
+    parts: int = 0
+    landed_s: float = float("-inf")
 
     @property
     def tokens(self) -> int:
@@ -114,6 +122,10 @@ class Lane:
         batch, self.running, self.free_s = self.running, [], now_s
         return batch
 
+    def disown(self, ticket: Ticket) -> None:
+        """What runs here of `ticket` is for nothing: it is started over elsewhere."""
+        self.running = [replace(one, state="over") if one is ticket else one for one in self.running]
+
     def lose(self) -> list[Ticket]:
         """The worker is gone: what it ran has to be done again."""
         batch, self.running, self.alive = self.running, [], False
@@ -159,6 +171,7 @@ class EncodeWorker:
         self.local_queue: deque[Ticket] = deque()
         self._share_of = share_of
         self._observe = observe
+        self.media = 0
         self._clock_s = float("-inf")
         self._prefill_barred_until_s = float("-inf")
         self._share = 0.0
@@ -166,6 +179,11 @@ class EncodeWorker:
     @property
     def load(self) -> int:
         return len(self.batcher) + len(self.encoder.running)
+
+    @property
+    def rests(self) -> bool:
+        """Whether the encoder has nothing to do, nor anything to wait for."""
+        return self.encoder.idle and not len(self.batcher)
 
     @property
     def share_percent(self) -> float:
@@ -207,6 +225,8 @@ class EncodeWorker:
             return None
         for ticket in batch.items:
             self.waiting.remove(ticket)
+            ticket.parts = 1
+        self.media = sum(ticket.items for ticket in batch.items)
         start_s = min(now_s, max(due_s, self.encoder.start(list(batch.items))))
         self._share = self._share_of(len(batch.items))
         return Encode(
@@ -217,6 +237,12 @@ class EncodeWorker:
             reason=batch.reason,
             start_s=start_s,
         )
+
+    def lend(self, batch: list[Ticket], start_s: float) -> float:
+        """Encode media of `batch`, which another worker launches; returns the virtual start. Only when it rests."""
+        start_s = max(start_s, self.encoder.start(batch))
+        self._share = self._share_of(len(batch))
+        return start_s
 
     def stays(self, ticket: Ticket) -> bool:
         """Rule 6: whether this request's prefill is done here. Steps the router."""

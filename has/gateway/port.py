@@ -15,6 +15,8 @@ from typing import Literal, Protocol
 
 from has.gateway.job import Job, MediaBytes
 
+FANOUT = "fanout"
+"""Reason of an encode batch that helps another worker with its own."""
 PoolName = Literal["preprocess", "encode", "prefill", "decode", "mixed"]
 """Kinds of worker. `mixed` runs iterations of prefill and decode (and, when monolithic, encode)."""
 
@@ -33,7 +35,9 @@ class Encode:
     """Encode the media of `requests` in one batch, holding `share_percent` of the worker's SMs.
 
     `local` says of each request whether its prefill stays on this worker; the embeddings of the
-    others must be where a remote worker can fetch them. `reason` is the micro-batcher's.
+    others must be where another worker can fetch them. `reason` is the micro-batcher's, or `fanout`:
+    media of a batch that another worker launched, which is not counted or routed again. `items` are the
+    media of each request that are encoded here, [first, beyond) among its own; empty: all of them.
     """
 
     worker: int
@@ -42,6 +46,11 @@ class Encode:
     share_percent: float
     reason: str
     start_s: float
+    items: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_fanout(self) -> bool:
+        return self.reason == FANOUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Literal, assert_never
 import numpy as np
 
 from has.core.deployment import Deployment, SmRow
+from has.gateway.fanout import spread
 from has.gateway.pools import (
     DecodePool,
     Dispatch,
@@ -28,7 +29,7 @@ from has.gateway.pools import (
     PreprocessPool,
     Ticket,
 )
-from has.gateway.port import Admit, Command, PoolName, Refuse
+from has.gateway.port import Admit, Command, Encode, PoolName, Refuse
 from has.policy import Admission, DeficitRouter, MicroBatcher, SmPartitioner
 from has.policy.admission import Load
 from has.policy.arguments import not_before_s, time_ns
@@ -180,17 +181,26 @@ class Scheduler:
             self.remote.queue.append(ticket)
 
     def encoded(self, worker: int, now_s: float, transfer_s: Callable[[Ticket], float] | None = None) -> None:
-        """A batch was encoded; embeddings that leave the worker are there `transfer_s` later."""
-        encoder = self.encoders[worker]
-        for ticket in encoder.encoded(now_s):
+        """A batch was encoded; embeddings that leave the worker are there `transfer_s` later.
+
+        A request goes on when the last of its parts is there.
+        """
+        for ticket in self.encoders[worker].encoded(now_s):
             if ticket.state == "over":
                 continue
-            if ticket.state == "local":
-                ticket.ready_s = now_s
-                encoder.local_queue.append(ticket)
-            else:
+            stays = ticket.state == "local" and ticket.encode_worker == worker
+            delay_s = transfer_s(ticket) if transfer_s is not None and not stays else 0.0
+            ticket.landed_s = max(ticket.landed_s, now_s + delay_s)
+            ticket.parts -= 1
+            if ticket.parts:
+                continue
+            if ticket.state != "local":
                 ticket.state = "remote" if self.deployment.topology == "disaggregated" else "decode"
-                self._transfer(ticket, now_s, transfer_s)
+            elif stays and ticket.landed_s <= now_s:
+                ticket.ready_s = now_s
+                self.encoders[worker].local_queue.append(ticket)
+                continue
+            self._under_way(ticket, ticket.landed_s)
 
     def prefilled(
         self, remote: bool, worker: int, now_s: float, transfer_s: Callable[[Ticket], float] | None = None
@@ -209,7 +219,7 @@ class Scheduler:
                 self._end(ticket)
             else:
                 ticket.state = "decode"
-                self._transfer(ticket, now_s, transfer_s)
+                self._under_way(ticket, now_s + (transfer_s(ticket) if transfer_s is not None else 0.0))
         return batch
 
     def answered(self, request: int) -> None:
@@ -235,9 +245,13 @@ class Scheduler:
         for queue in queues:
             if ticket in queue:
                 queue.remove(ticket)
+        self._recall(ticket)
+        self._end(ticket)
+
+    def _recall(self, ticket: Ticket) -> None:
+        """Whatever of `ticket` is under way arrives nowhere."""
         self._transfers = [entry for entry in self._transfers if entry[2] is not ticket]
         heapq.heapify(self._transfers)
-        self._end(ticket)
 
     def _end(self, ticket: Ticket) -> None:
         self.answered(ticket.request)
@@ -253,6 +267,7 @@ class Scheduler:
             case "encode":
                 self.to_encoder.alive[worker] = False
                 held = self.encoders[worker].lose(now_s)
+                held += [ticket for ticket in self._half_encoded_at(worker) if ticket not in held]
             case "prefill":
                 held = self.remote.lanes[worker].lose()
             case "decode" | "mixed":
@@ -261,6 +276,15 @@ class Scheduler:
             case _:
                 assert_never(pool)
         return [ticket for ticket in held if ticket.state != "over"]
+
+    def _half_encoded_at(self, worker: int) -> list[Ticket]:
+        """Requests whose prefill would be done at `worker`, with media that others still encode or send."""
+        sent = [ticket for _, _, ticket in self._transfers]
+        return [
+            ticket
+            for ticket in self.tickets.values()
+            if ticket.encode_worker == worker and ticket.state == "local" and (ticket.parts or ticket in sent)
+        ]
 
     def back(self, pool: PoolName, worker: int, now_s: float) -> None:
         """A lost worker was replaced; requests that found nobody alive are assigned now."""
@@ -283,6 +307,11 @@ class Scheduler:
     def retry(self, request: int, now_s: float, *, preprocessed: bool) -> None:
         """Start `request` over, from its preprocessed media where they are still at hand."""
         ticket = self.tickets[request]
+        if ticket.parts:
+            for encoder in self.encoders:
+                encoder.encoder.disown(ticket)
+        self._recall(ticket)
+        ticket.parts, ticket.landed_s = 0, float("-inf")
         ticket.encode_worker = ticket.last_worker = -1
         if preprocessed:
             self._assign(ticket, now_s)
@@ -310,7 +339,7 @@ class Scheduler:
         for encoder in self.encoders:
             launch = encoder.start_encode(now_s)
             if launch is not None:
-                commands.append(launch)
+                commands += self._spread(launch)
         for encoder in self.encoders:
             local = encoder.start_prefill(self._token_budget, self._max_requests, self.streams)
             if local is not None:
@@ -319,10 +348,14 @@ class Scheduler:
         commands += self._admit()
         return commands
 
-    def _transfer(self, ticket: Ticket, now_s: float, transfer_s: Callable[[Ticket], float] | None) -> None:
-        delay_s = transfer_s(ticket) if transfer_s is not None else 0.0
+    def _spread(self, launch: Encode) -> list[Encode]:
+        most = self.deployment.encode_fanout or 1
+        home = self.encoders[launch.worker]
+        return [launch] if most == 1 else spread(launch, home, self.encoders, most)
+
+    def _under_way(self, ticket: Ticket, landing_s: float) -> None:
         self._sequence += 1
-        heapq.heappush(self._transfers, (time_ns(now_s + delay_s), self._sequence, ticket))
+        heapq.heappush(self._transfers, (time_ns(landing_s), self._sequence, ticket))
 
     def _land_transfers(self, now_s: float) -> None:
         now_ns = time_ns(now_s)
@@ -331,6 +364,8 @@ class Scheduler:
             ticket.ready_s = ready_ns / 1e9
             if ticket.state == "remote":
                 self.remote.queue.append(ticket)
+            elif ticket.state == "local":
+                self.encoders[ticket.encode_worker].local_queue.append(ticket)
             else:
                 self._arrivals_at_decode.append(ticket)
 

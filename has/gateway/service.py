@@ -151,7 +151,8 @@ class Service:
             ignore_eos=job.ignore_eos,
             job=job,
         )
-        ticket = Ticket(request, arrival_s, bool(job.media), 0, prompt_tokens, output_tokens)
+        media = len(job.media)
+        ticket = Ticket(request, arrival_s, bool(media), 0, prompt_tokens, output_tokens, items=max(1, media))
         self.scheduler.first_tokens_rps, self.scheduler.released_tps = self._pace.rates(now_s)
         refusal = self.scheduler.arrive(ticket, arrival_s)
         if refusal is not None:
@@ -204,10 +205,9 @@ class Service:
             case Preprocessed():
                 self._preprocessed(event)
             case Encoded():
-                lane = self.scheduler.encoders[event.worker].encoder
-                self._stage_done("encode", lane, event)
-                running = [self._running[t.request] for t in lane.running if t.request in self._running]
-                self.observer.encoded(sum(len(one.job.media) for one in running), event.known)
+                worker = self.scheduler.encoders[event.worker]
+                self._stage_done("encode", worker.encoder, event)
+                self.observer.encoded(worker.media, event.known)
                 self.scheduler.encoded(event.worker, event.end_s, _delays(event.transfers))
             case Prefilled():
                 self._counted(event.counted)
@@ -368,7 +368,8 @@ class Service:
                 self._tap(command, now_s)
             if isinstance(command, Encode):
                 self.observer.encode_launched(len(command.requests), command.reason)
-                for request, local in zip(command.requests, command.local, strict=True):
+                routed = () if command.is_fanout else zip(command.requests, command.local, strict=True)
+                for request, local in routed:
                     self.observer.routed(not local, self.scheduler.tickets[request].tokens)
             self._port.execute(command)
         self._arm()

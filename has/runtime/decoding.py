@@ -243,8 +243,7 @@ class MixedRole(_Stepping):
         elif self._encodes:
             embeddings = self.bench.model.encode(self.bench.media(message["media"]))
         else:
-            region = tuple(message["embeddings"])
-            embeddings = [e.clone() for e in self.bench.embeddings(region, message["counts"])]
+            embeddings = [e.clone() for e in self.bench.embeddings(message)]
         return PromptInput(message["ids"], embeddings, [Grid(*grid) for grid in message["grids"]])
 
     def _prefill(self, chunks: list[Chunk]) -> dict[int, int]:

@@ -16,10 +16,15 @@ from has.runtime.channel import Region
 
 @dataclass(slots=True)
 class Held:
-    """`regions` by kind: raw, media, embeddings, kv; `workers` may hold something of it."""
+    """`regions` by kind: raw, media, embeddings, kv; `workers` may hold something of it.
+
+    `parts`: first medium -> (media from there on that one worker encoded, where their embeddings are in
+    the channel; None: still with the worker that will prefill).
+    """
 
     payload: Payload
     regions: dict[str, list[Region]] = field(default_factory=dict)
+    parts: dict[int, tuple[int, Region | None]] = field(default_factory=dict)
     decoded: list[dict[str, Any]] = field(default_factory=list)
     media: list[dict[str, Any]] = field(default_factory=list)
     ids: list[int] | None = None
@@ -30,6 +35,11 @@ class Held:
     @property
     def counts(self) -> list[int]:
         return [item["tokens"] for item in self.media]
+
+    @property
+    def embeddings(self) -> list[list[Any]]:
+        """[media, region or None] of each part, in the order of the media."""
+        return [list(part) for _, part in sorted(self.parts.items())]
 
     @property
     def output_tokens(self) -> int:

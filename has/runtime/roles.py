@@ -15,7 +15,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -79,9 +79,17 @@ class Bench:
     def put(self, region: Region, tensor: Tensor) -> None:
         self.tensor(region, tuple(tensor.shape)).copy_(tensor)
 
-    def embeddings(self, region: Region, counts: list[int]) -> list[Tensor]:
-        whole = self.tensor(region, (sum(counts), self.model.width))
-        return list(torch.split(whole, counts))
+    def embeddings(self, request: Message, kept: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Of every medium of `request`, in order: from the channel, or `kept` where they never left."""
+        found: list[Tensor] = []
+        for media, region in request["embeddings"]:
+            if region is None:
+                found += kept
+                continue
+            counts = request["counts"][len(found) : len(found) + media]
+            whole = self.tensor(tuple(region), (sum(counts), self.model.width))
+            found += torch.split(whole, counts)
+        return found
 
     def prefill(self, chunks: list[ChunkInput]) -> list[Prefilled]:
         """Prefill prompts, or parts of them; results in their order."""
@@ -167,9 +175,7 @@ class PrefillRole:
         self._prefill.stop()
 
     def embeddings_of(self, request: Message) -> list[Tensor]:
-        if not request["counts"]:
-            return []
-        return self.bench.embeddings(tuple(request["embeddings"]), request["counts"])
+        return self.bench.embeddings(request)
 
     def done_with(self, request: Message) -> None:
         """The request's prefill is over, one way or the other."""
@@ -234,17 +240,21 @@ class EncodeRole(PrefillRole):
                 with self._lock:
                     self._wanted.update(request["id"] for request in message["requests"])
                 self._encode.put(message)
+            case "prefill":
+                # Taken now: a client that leaves before the lane comes to it must not fail the others of its batch.
+                with self._lock:
+                    for request in message["requests"]:
+                        request["kept"] = self._kept.get(request["id"], [])
+                super().handle(message)
             case "drop":
                 self._forget(message["id"])
-            case _:
-                super().handle(message)
 
     def stop(self) -> None:
         self._encode.stop()
         super().stop()
 
     def embeddings_of(self, request: Message) -> list[Tensor]:
-        return self._kept[request["id"]] if request["counts"] else []
+        return self.bench.embeddings(request, request["kept"])
 
     def done_with(self, request: Message) -> None:
         self._forget(request["id"])

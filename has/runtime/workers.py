@@ -64,7 +64,8 @@ class PoolWorkers:
         self._held: dict[int, Held] = {}
         self._batches: dict[tuple[bool, int], tuple[int, ...]] = {}
         self._writing: dict[_Lane, set[int]] = {}
-        self._orphans: dict[_Lane, list[Region]] = {}
+        self._leaving: dict[int, dict[int, int]] = {}
+        self._orphans: list[tuple[set[_Lane], list[Region]]] = []
         self._handle: Callable[[Event], None] = lambda _: None
         pool.on_message = self._message
         pool.on_lost = self._lost
@@ -126,19 +127,23 @@ class PoolWorkers:
             self.pool.arena.release(region)
 
     def _abandon(self, request: int, held: Held, kinds: tuple[str, ...]) -> None:
-        """Give up what a request has in the channel; what a worker may still write to, only when it is done."""
-        lane = next((lane for lane, requests in self._writing.items() if request in requests), None)
-        if lane is not None:
-            orphans = self._orphans.setdefault(lane, [])
-            for kind in kinds:
-                orphans += held.regions.pop(kind, ())
+        """Give up what a request has in the channel: at once, or when all workers are done that may yet use it."""
+        held.parts.clear()
+        lanes = {lane for lane, requests in self._writing.items() if request in requests}
+        if lanes:
+            regions = [region for kind in kinds for region in held.regions.pop(kind, ())]
+            self._orphans.append((lanes, regions))
         for kind in kinds:
             self._release(held, kind)
 
     def _wrote(self, lane: _Lane) -> None:
         self._writing.pop(lane, None)
-        for region in self._orphans.pop(lane, ()):
-            self.pool.arena.release(region)
+        for lanes, regions in self._orphans:
+            lanes.discard(lane)
+            if not lanes:
+                for region in regions:
+                    self.pool.arena.release(region)
+        self._orphans = [orphans for orphans in self._orphans if orphans[0]]
 
     def _no_room(self, request: int) -> None:
         # Said from within a command, answered like an event: the gateway handles one thing at a time.
@@ -176,18 +181,23 @@ class PoolWorkers:
 
     def _encode(self, command: Encode) -> None:
         requests = []
-        for request, local in zip(command.requests, command.local, strict=True):
+        leaving = self._leaving[command.worker] = {}
+        for i, (request, local) in enumerate(zip(command.requests, command.local, strict=True)):
             held = self._held.get(request)
             if held is None:
                 continue
+            first, beyond = command.items[i] if command.items else (0, len(held.media))
+            media = held.media[first:beyond]
             region = None
             if not local:
-                region = self._put(held, "embeddings", sum(held.counts) * self._embedding_bytes)
+                leaving[request] = sum(item["tokens"] for item in media) * self._embedding_bytes
+                region = self._put(held, "embeddings", leaving[request])
                 if region is None:
                     self._no_room(request)
                     continue
+            held.parts[first] = (len(media), region)
             held.workers.add(("encode", command.worker))
-            requests.append({"id": request, "media": held.media, "out": region})
+            requests.append({"id": request, "media": media, "out": region})
         self._writing["encode", command.worker] = set(command.requests)
         self._send(
             "encode",
@@ -226,7 +236,7 @@ class PoolWorkers:
             "ids": held.prompt,
             "counts": held.counts,
             "grids": [item["grid"] for item in held.media],
-            "embeddings": next(iter(held.regions.get("embeddings", ())), None),
+            "embeddings": held.embeddings,
             "sampling": asdict(Sampling(payload.temperature, payload.top_p, seed=payload.seed)),
         }
 
@@ -314,12 +324,10 @@ class PoolWorkers:
         self._handle(Preprocessed(message["id"], server, message["start"], message["end"], tokens))
 
     def _encoded(self, worker: int, message: Message) -> None:
-        sent = self._writing.get(("encode", worker), set())
         self._wrote(("encode", worker))
         transfers = tuple(
-            (request, self.pool.transfer_s(sum(held.counts) * self._embedding_bytes))
-            for request in sorted(sent)
-            if (held := self._held.get(request)) is not None and "embeddings" in held.regions
+            (request, self.pool.transfer_s(n_bytes))
+            for request, n_bytes in sorted(self._leaving.pop(worker, {}).items())
         )
         self._handle(
             Encoded(worker, message["start"], message["end"], message["ratio"], transfers, message["known"])

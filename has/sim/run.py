@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from has.core.deployment import Deployment
 from has.core.figures import figures as figures_of
 from has.core.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_SEED
@@ -114,7 +116,11 @@ def simulate_run(
         media_share=share,
         online=replayed and not isinstance(workload, Requests),
     )
-    warnings = [*profile_warnings(deployment, simulator.latency), *simulator.check(drawn)]
+    warnings = [
+        *profile_warnings(deployment, simulator.latency),
+        *_left_out(deployment, drawn),
+        *simulator.check(drawn),
+    ]
     return Simulated(records, figures_of(records, bounds, warmup_s), in_force, bounds, tuple(warnings))
 
 
@@ -166,6 +172,16 @@ def profile_warnings(deployment: Deployment, latency: LatencyModel) -> list[str]
                 " its latencies are used as they are"
             )
     return warnings
+
+
+def _left_out(deployment: Deployment, requests: Requests) -> list[str]:
+    """What the deployment does and the simulator does not."""
+    if (deployment.encode_fanout or 1) == 1 or not np.any(requests.items > 1):
+        return []
+    return [
+        f"encode_fanout {deployment.encode_fanout}: here one worker encodes all media of a request;"
+        " those of several media may be encoded sooner"
+    ]
 
 
 def kernel_is_cached() -> bool:

@@ -148,20 +148,35 @@ class LiveRecords:
         if not isinstance(launch, Encode):
             return
         records, indices = self.records, self._indices(launch.requests)
-        records.encode_worker[indices] = event.worker
-        records.encode_start_ns[indices] = self._ns(event.start_s)
-        records.encode_end_ns[indices] = self._ns(event.end_s)
-        records.batch[indices] = len(launch.requests)
-        if self.deployment.topology == "disaggregated":
-            records.prefill_ready_ns[indices] = self._ns(event.end_s)
-            for request, local in zip(launch.requests, launch.local, strict=True):
+        # Where media were dealt to several workers, the last of them says when the request is encoded.
+        end_ns = np.maximum(records.encode_end_ns[indices], self._ns(event.end_s))
+        disaggregated = self.deployment.topology == "disaggregated"
+        records.encode_end_ns[indices] = end_ns
+        if disaggregated:
+            records.prefill_ready_ns[indices] = end_ns
+        if not launch.is_fanout:
+            records.encode_worker[indices] = event.worker
+            records.encode_start_ns[indices] = self._ns(event.start_s)
+            records.batch[indices] = len(launch.requests)
+            for request, local in zip(launch.requests, launch.local, strict=True) if disaggregated else ():
                 for i in self._indices((request,)):
                     records.route[i] = 0 if local else 1
         full = launch.reason == "full"
         self._batches["encode"].append(_Batch(event.start_s, event.end_s, len(launch.requests), full))
         span = Span(event.start_s, event.end_s, event.ratio)
-        tokens = float(np.mean(records.requests.media_tokens[indices])) if indices else 0.0
+        tokens = self._encoded_tokens(launch) if indices else 0.0
         self.works.append(Work("encode", event.worker, launch.requests, span, launch.share_percent, tokens))
+
+    def _encoded_tokens(self, launch: Encode) -> float:
+        """Mean media tokens of a request in the batch; of requests whose media were dealt out, the part."""
+        of = self.records.requests
+        here = dict(zip(launch.requests, launch.items, strict=True)) if launch.items else {}
+        tokens = []
+        for request in launch.requests:
+            for i in self._indices((request,)):
+                first, beyond = here.get(request, (0, of.items[i]))
+                tokens.append(of.media_tokens[i] * (beyond - first) / of.items[i])
+        return float(np.mean(tokens))
 
     def _prefilled(self, event: Prefilled) -> None:
         stage = _prefill(event.remote)

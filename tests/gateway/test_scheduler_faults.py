@@ -21,25 +21,33 @@ PLANS = {
     },
     "e_pd": {"alloc": {"encode": 2, "prefill_decode": 2}, "encode_batch": 2},
     "monolithic": {"alloc": {"all": 3}},
+    "fanned out": {
+        "topology": "disaggregated",
+        "alloc": {"encode": 3, "prefill": 1, "decode": 2},
+        "encode_batch": 2,
+        "prefill_offload": 0.4,
+        "encode_fanout": 3,
+    },
 }
 POOLS = {
     "disaggregated": {"preprocess": 2, "encode": 2, "prefill": 2, "decode": 2},
     "e_pd": {"preprocess": 2, "encode": 2, "mixed": 2},
     "monolithic": {"preprocess": 2, "mixed": 3},
+    "fanned out": {"preprocess": 2, "encode": 3, "prefill": 1, "decode": 2},
 }
 
 
 class Chaos:
     """Workers that take random times, die at random instants and come back; clients that leave."""
 
-    def __init__(self, topology: str, seed: int) -> None:
+    def __init__(self, name: str, seed: int) -> None:
         self.random = random.Random(seed)
-        plan = PLANS[topology]
+        plan = PLANS[name]
         self.deployment = Deployment.model_validate(
             {
                 "version": 1,
                 "model": "m",
-                "topology": topology,
+                "topology": name,
                 "gpus": sum(plan["alloc"].values()),
                 "slo": {"ttft_ms": 1000, "tpot_ms": 50},
                 "preprocess_workers": 2,
@@ -47,14 +55,14 @@ class Chaos:
             }
         )
         self.scheduler = Scheduler(self.deployment, media_rate=8.0, kv_tokens=5000, seed=seed)
-        self.pools = POOLS[topology]
+        self.pools = POOLS[name]
         self.epoch: Counter = Counter()
         self.down: set = set()
         self.heap: list = []
         self.count = 0
         self.now_s = 0.0
         self.ends: Counter = Counter()
-        self.launched: Counter = Counter()
+        self.fanned_out = 0
 
     def later(self, delay_s: float, call) -> None:
         self.count += 1
@@ -77,7 +85,9 @@ class Chaos:
 
     def arrive(self, i: int) -> None:
         media = self.random.random() < 0.8
-        ticket = Ticket(i, self.now_s, media, 64 * media, 30, self.random.choice([1, 5, 9]))
+        items = self.random.randint(1, 4) if self.deployment.encode_fanout else 1
+        tokens = self.random.choice([1, 5, 9])
+        ticket = Ticket(i, self.now_s, media, 64 * items * media, 30, tokens, items=items)
         assert self.scheduler.arrive(ticket, self.now_s) is None
         if self.random.random() < 0.15:
             self.later(self.random.uniform(0, 3), lambda: self.leave(i))
@@ -114,6 +124,7 @@ class Chaos:
                     lambda: self.scheduler.preprocessed(command.server, self.now_s),
                 )
             case Encode():
+                self.fanned_out += command.is_fanout
                 place, ended = (
                     ("encode", command.worker),
                     lambda: self.scheduler.encoded(
@@ -144,18 +155,21 @@ class Chaos:
             self.ends[request] += 1
 
 
-@pytest.mark.parametrize("topology", PLANS)
+@pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("seed", range(25))
-def test_every_request_ends_exactly_once(topology: str, seed: int) -> None:
-    chaos = Chaos(topology, seed)
+def test_every_request_ends_exactly_once(name: str, seed: int) -> None:
+    chaos = Chaos(name, seed)
     chaos.run(requests=60, kills=12)
     assert chaos.ends == Counter(range(60))
+    assert bool(chaos.fanned_out) == (name == "fanned out")
     scheduler = chaos.scheduler
     assert scheduler.tickets == {}
     assert scheduler.unanswered == 0
     assert sum(map(scheduler.decode.reserved, range(len(scheduler.decode.held)))) == 0
     assert not any(lane.running for lane in (*scheduler.remote.lanes, *scheduler.preprocess.lanes))
-    assert not any(e.waiting or e.local_queue or len(e.batcher) for e in scheduler.encoders)
+    assert not any(
+        e.waiting or e.local_queue or len(e.batcher) or e.encoder.running for e in scheduler.encoders
+    )
 
 
 def test_each_router_keeps_the_floor_law() -> None:

@@ -35,6 +35,7 @@ DEPLOYMENT: dict[str, Any] = {
     "slo": {"ttft_ms": 2000, "tpot_ms": 50, "attainment": 0.9},
     "dtype": "bfloat16",
     "max_wait_ms": 100.0,
+    "encode_fanout": 2,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "max_prefill_requests": 8,
