@@ -4,6 +4,7 @@ HasError
 ├── InputError
 │   └── BadRequest        400   the request itself is wrong; `param` names the field
 │       ├── TooLarge      413   a bound on size was passed: body, pixels, seconds, frames
+│       ├── TooSlow       408   the body stopped coming
 │       └── NotFound      404   no such model or route
 ├── Refused               429   sound, but not now: backpressure; `retry_after_s` says when
 └── RunError
@@ -31,6 +32,11 @@ class BadRequest(InputError):
 class TooLarge(BadRequest):
     status = 413
     code = "too_large"
+
+
+class TooSlow(BadRequest):
+    status = 408
+    code = "too_slow"
 
 
 class NotFound(BadRequest):

@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from has.core.deployment import Deployment
 from has.errors import HasError, InputError
 from has.gateway.answer import Answer, StreamedAnswer, WholeAnswer
-from has.gateway.errors import BadRequest, Interrupted, NotFound, Refused, TooLarge, Unavailable
+from has.gateway.errors import BadRequest, Interrupted, NotFound, Refused, TooLarge, TooSlow, Unavailable
 from has.gateway.job import Job, MediaBytes, MediaRef, Message, Serving
 from has.gateway.limits import Limits
 from has.gateway.media_urls import MediaUrls, Resolver, decode_base64, resolve_host
@@ -146,11 +146,10 @@ def create_app(
         _known(name, names)
         return JSONResponse(model_card(name))
 
-    @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         arrived_s = time.monotonic()
         try:
-            body = await _body(request, bounds.body_bytes)
+            body = await _body(request, bounds)
         except ClientDisconnect:
             seen.failed("abort")
             return Response(status_code=CLIENT_LEFT)
@@ -165,6 +164,8 @@ def create_app(
             return StreamedAnswer(answer, include_usage=options is not None and options.include_usage)
         return WholeAnswer(answer)
 
+    # A plain route: it takes the request as it is, and FastAPI's would look for arguments to make of it.
+    app.add_route("/v1/chat/completions", chat, methods=["POST"])
     return app
 
 
@@ -280,8 +281,9 @@ def _is_page(scope: Scope) -> bool:
     return scope["path"] in PAGE_PATHS and scope["method"] in ("GET", "HEAD")
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The body, refused as soon as it is longer than `most`."""
+async def _body(request: Request, limits: Limits) -> bytes:
+    """The body, refused as soon as it is too long, or no more of it comes."""
+    most = limits.body_bytes
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     # A browser sends other types to any address unasked; JSON it must first ask leave for.
     if kind != "application/json":
@@ -293,8 +295,15 @@ async def _body(request: Request, most: int) -> bytes:
         length = int(request.headers.get("content-length", "0"))
     if length > most:
         raise TooLarge(f"the body is larger than {most} bytes")
-    pieces, size = [], 0
-    async for piece in request.stream():
+    pieces, size, stream = [], 0, request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(limits.silence_s):
+                piece = await anext(stream, None)
+        except TimeoutError:
+            raise TooSlow(f"no more of the body came for {limits.silence_s:g} s") from None
+        if piece is None:
+            break
         size += len(piece)
         if size > most:
             raise TooLarge(f"the body is larger than {most} bytes")
@@ -339,7 +348,9 @@ async def _job(
             content.append(MediaRef(len(media)))
             media.append(medium)
         messages.append(Message(message.role, tuple(content)))
-    if media:
+    if limits.are_quick(media):
+        limits.check_all(media)
+    else:
         # Reading headers can take milliseconds a file; other streams must not wait for it.
         await asyncio.to_thread(limits.check_all, media)
     return Job(

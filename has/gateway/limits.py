@@ -7,7 +7,7 @@ checks them again against what a file really holds (`has.models.media`).
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from has.errors import InputError
@@ -16,6 +16,9 @@ from has.gateway.job import MediaBytes
 from has.models.media import MediaLimits
 
 MIB = 2**20
+QUICK_IMAGES = 2
+QUICK_BYTES = MIB
+"""Headers of so many images of that size are read in some tenth of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Limits:
     """
     body_bytes        of the HTTP body, media included (base64 adds a third)
     bodies_bytes      of all bodies held at once; more are refused (429)
+    silence_s         between two pieces of a body
     media_items       in one request
     messages          in one request
     remote_s          time in all to fetch one remote medium
@@ -34,6 +38,7 @@ class Limits:
 
     body_bytes: int = 64 * MIB
     bodies_bytes: int = 1024 * MIB
+    silence_s: float = 30.0
     media_items: int = 64
     messages: int = 1024
     remote_s: float = 10.0
@@ -41,6 +46,12 @@ class Limits:
     media: MediaLimits = field(default_factory=MediaLimits)
     expansion: float = 250.0
     expansion_floor: int = 24 * MIB
+
+    def are_quick(self, media: Sequence[MediaBytes]) -> bool:
+        """Whether checking all of them takes less than handing them to a thread would."""
+        return len(media) <= QUICK_IMAGES and all(
+            medium.kind == "image" and len(medium.data) <= QUICK_BYTES for medium in media
+        )
 
     def check_all(self, media: Iterable[MediaBytes]) -> None:
         """`check` each in turn."""

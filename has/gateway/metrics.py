@@ -81,6 +81,7 @@ class Metrics(Observer):
             "request_time_per_output_token_seconds", "Mean time per token after the first", _SECONDS
         )
         self._gap = self._histogram("inter_token_latency_seconds", "Time between two tokens", _SECONDS)
+        self._gap_here = self._gap.labels(model_name)  # once a token: too often to look it up
         self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token", _SECONDS)
         self._prompt = self._histogram(
             "request_prompt_tokens", "Prompt and media tokens of a request", _TOKENS
@@ -114,7 +115,7 @@ class Metrics(Observer):
         self.prompt_tokens.labels(self._model).inc(prompt_tokens)
 
     def next_token(self, gap_s: float) -> None:
-        self._gap.labels(self._model).observe(gap_s)
+        self._gap_here.observe(gap_s)
 
     def finished(self, reason: str, tokens: int, e2e_s: float, ttft_s: float) -> None:
         self._success.labels(self._model, reason).inc()

@@ -178,7 +178,7 @@ class WarmPool:
         member.link.attach(
             self._loop,
             lambda message, member=member: self._hear(member, message),  # type: ignore[misc]  # bound now
-            lambda member=member: self._lose(member, "its process ended"),  # type: ignore[misc]  # likewise
+            lambda member=member: self._lose(member),  # type: ignore[misc]  # likewise
         )
         member.link.send({**member.role, "turn": self._turn})
 
@@ -219,11 +219,12 @@ class WarmPool:
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def _lose(self, member: Member, reason: str) -> None:
-        """The worker is gone: put another in its place and say so."""
+    def _lose(self, member: Member, reason: str = "") -> None:
+        """The worker is gone: put another in its place and say so. Without a reason: its process has ended."""
         if self._members.get(member.key) is not member:
             return
         member.link.close()
+        reason = reason or self._zygote.how_it_ended(member.key) or "its process ended"
         self._zygote.kill(member.key)
         del self._members[member.key]
         was_ready, place = member.ready, member.place

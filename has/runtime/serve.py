@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from has.core.deployment import Deployment
 from has.core.profile import Profile
-from has.core.serving import MAX_QUEUE, served_max_wait_ms
 from has.device.cpu import nominal_table
-from has.gateway.front import serve_until_told
-from has.gateway.http import create_app
-from has.gateway.metrics import Metrics
+from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_cap
+from has.gateway.observer import Observer
 from has.gateway.scheduler import SmTable
 from has.gateway.server import DRAIN_S, listen
 from has.gateway.service import Service
@@ -25,8 +22,6 @@ from has.runtime.start import open_service
 
 ENCODER_CACHE_BYTES = 16 << 20
 """Embeddings each encode worker keeps of media it has seen, an eighth of a virtual GPU's memory."""
-
-Say = Callable[[str], None]
 
 
 def to_stderr(line: str) -> None:
@@ -43,15 +38,6 @@ def sm_table_of(deployment: Deployment, profile: Profile | None) -> SmTable:
         profile, deployment.encode_slowdown_budget, deployment.encode_batch or 1
     )
     return partitioner.sm_table
-
-
-def with_age_cap(deployment: Deployment, say: Say) -> Deployment:
-    """`deployment` with a bound on how long an encode batch may wait, from its SLO where it names none."""
-    max_wait_ms = served_max_wait_ms(deployment)
-    if max_wait_ms == deployment.max_wait_ms:
-        return deployment
-    say(f"max_wait_ms {max_wait_ms:g}: the deployment names none; a quarter of its TTFT bound")
-    return deployment.model_copy(update={"max_wait_ms": max_wait_ms})
 
 
 def serve(
@@ -75,27 +61,16 @@ def serve(
     bundled runtime does not run, InfeasibleError where its memory does not suffice, RunError where
     the port is taken or the workers do not start; leaves nothing behind in any case.
     """
+    say = unfailing(say)
     refuse_unserved(deployment.model, deployment.gpus)
     plan_roles(deployment, deployment.gpus)
     deployment = with_age_cap(deployment, say)
     sock = listen(host, port)
     try:
         pool = _warm_pool(deployment, total_share, say)
+        front = Front(sock, say, api_key, served_model_names, allowed_media_domains, drain_s, on_ready)
         try:
-            asyncio.run(
-                _serve(
-                    deployment,
-                    pool,
-                    sock,
-                    api_key=api_key,
-                    served_model_names=served_model_names,
-                    allowed_media_domains=allowed_media_domains,
-                    sm_table=sm_table_of(deployment, profile),
-                    drain_s=drain_s,
-                    say=say,
-                    on_ready=on_ready,
-                )
-            )
+            asyncio.run(_serve(deployment, pool, front, sm_table_of(deployment, profile)))
         finally:
             pool.close()
     finally:
@@ -108,54 +83,28 @@ def _warm_pool(deployment: Deployment, total_share: float | None, say: Say) -> W
     table = None
     if is_bundled(deployment.model):
         if kept(deployment.model, total_share) is None:
-            say(f"measuring what {deployment.model} costs on this CPU, once (some ten seconds)")
+            say(f"measuring what {deployment.model} costs on this CPU, once (15 to 30 s)")
         table = nominal_table(deployment.model, BENCH, total_share=total_share)
     return WarmPool(deployment.model, deployment.gpus, nominal=table)
 
 
-async def _serve(
-    deployment: Deployment,
-    pool: WarmPool,
-    sock: socket.socket,
-    *,
-    api_key: str | None,
-    served_model_names: Sequence[str],
-    allowed_media_domains: Sequence[str],
-    sm_table: SmTable,
-    drain_s: float,
-    say: Say,
-    on_ready: Callable[[str], None],
-) -> None:
+async def _serve(deployment: Deployment, pool: WarmPool, front: Front, sm_table: SmTable) -> None:
     go_first()
-    services: list[Service] = []
-    name = served_model_names[0] if served_model_names else deployment.model
-    metrics = Metrics(name, lambda: services[0].state())
-    max_queue = deployment.max_queue or MAX_QUEUE
-    service = await open_service(
-        deployment,
-        pool,
-        media_rate=deployment.rate,
-        online=deployment.rate_estimate != "known" or deployment.rate is None,
-        sm_table=sm_table,
-        max_queue=max_queue,
-        backpressure=True,
-        encoder_cache_bytes=ENCODER_CACHE_BYTES,
-        observer=metrics,
-    )
-    services.append(service)
-    app = create_app(
-        service,
-        api_key=api_key,
-        served_model_names=served_model_names,
-        allowed_media_domains=allowed_media_domains,
-        metrics=metrics,
-        deployment=deployment,
-    )
-    url = "http://{}:{}".format(*sock.getsockname()[:2])
-    say(f"{deployment.label} serves {name} on {url} (at most {max_queue} requests wait; then 429)")
-    say(f"status page: {url}/")
+
+    def start(observer: Observer, max_queue: int) -> Awaitable[Service]:
+        return open_service(
+            deployment,
+            pool,
+            media_rate=deployment.rate,
+            online=deployment.rate_estimate != "known" or deployment.rate is None,
+            sm_table=sm_table,
+            max_queue=max_queue,
+            backpressure=True,
+            encoder_cache_bytes=ENCODER_CACHE_BYTES,
+            observer=observer,
+        )
+
     try:
-        await serve_until_told(service, app, sock, drain_s=drain_s, say=say, on_ready=on_ready)
+        await serve_deployment(deployment, front, start)
     finally:
-        service.stop("the service is shutting down")
         await pool.rest()

@@ -7,7 +7,7 @@ PR_SET_PDEATHSIG. It also reaps workers and so frees the gateway of SIGCHLD.
 
     gateway -> zygote   {"fork": key} + one descriptor: the new worker's end of its link
     gateway -> zygote   {"kill": pid}
-    zygote  -> gateway  {"ready": true, "facts": {...}} once; {"forked": key, "pid": n}
+    zygote  -> gateway  {"ready": true, "facts": {...}} once; {"forked": key, "pid": n}; {"ended": pid, "status": n}
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,8 @@ from has.runtime.channel import Channel
 PR_SET_PDEATHSIG = 1
 PR_SET_TIMERSLACK = 29
 FORK_TIMEOUT_S = 30.0
+REAPED_S = 0.05
+"""Within this a worker's end is known to the zygote, and how it ended."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -75,15 +78,17 @@ class Zygote:
         )
         theirs.close()
         self.pids: dict[str, int] = {}
+        self._ended: dict[int, int] = {}
         first = self._receive()
         self.facts: dict[str, Any] = first.get("facts", {})
         if not first.get("ready"):
             self.close()
             error = MissingError if first.get("missing") else RunError
-            raise error(
-                first.get("error") or f"the worker process for {model} ended while loading it",
-                mend=first.get("mend", ""),
+            said = (
+                first.get("error")
+                or f"the worker process for {model} {how(self._process.returncode)} while it loaded"
             )
+            raise error(said, mend=first.get("mend", ""))
 
         self._sock.settimeout(FORK_TIMEOUT_S)
 
@@ -98,7 +103,12 @@ class Zygote:
 
     def fork(self, key: str) -> socket.socket:
         """A new worker; returns the gateway's end of its link."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise RunError(
+                f"no worker can be started: {error}", mend="raise the limit of open files (ulimit -n)"
+            ) from error
         descriptor = array.array("i", [theirs.fileno()]).tobytes()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)]
         try:
@@ -107,11 +117,33 @@ class Zygote:
             while (message := self._receive()).get("forked") != key:
                 if not message:
                     raise RunError("the process that starts workers has ended")
+                self._note(message)
         except OSError as error:
             ours.close()
             raise RunError(f"the process that starts workers does not answer: {error}") from error
         self.pids[key] = int(message["pid"])
         return ours
+
+    def _note(self, message: dict[str, Any]) -> None:
+        if message.get("ended") in self.pids.values():
+            self._ended[message["ended"]] = message["status"]
+
+    def how_it_ended(self, key: str) -> str:
+        """In words, how worker `key` ended, whose link has; empty if that is not known yet."""
+        pid, by_s = self.pids.get(key, -1), time.monotonic() + REAPED_S
+        try:
+            while pid not in self._ended and (left_s := by_s - time.monotonic()) > 0:
+                self._sock.settimeout(left_s)
+                message = self._receive()
+                if not message:
+                    return ""
+                self._note(message)
+        except OSError:
+            return ""
+        finally:
+            with contextlib.suppress(OSError):
+                self._sock.settimeout(FORK_TIMEOUT_S)
+        return f"its process {how(self._ended.pop(pid))}" if pid in self._ended else ""
 
     def kill(self, key: str) -> None:
         """End worker `key` at once. The zygote does it: only a parent knows that a pid is still its child."""
@@ -128,6 +160,15 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def how(status: int) -> str:
+    """`ended ...` or `was killed ...`, by an exit code as `subprocess` counts: -n is signal n."""
+    if status == -signal.SIGKILL:
+        return "was killed (SIGKILL, as the kernel does where memory runs out)"
+    if status < 0:
+        return f"was killed ({signal.Signals(-status).name})"
+    return f"ended (status {status})"
 
 
 # -- the zygote's side -----------------------------------------------------------------------------
@@ -153,7 +194,9 @@ def serve(
         if wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
-            _reap(children)
+            for pid, status in _reap(children):
+                with contextlib.suppress(OSError):  # nobody has read for long: it need not know
+                    sock.send(json.dumps({"ended": pid, "status": status}).encode(), socket.MSG_DONTWAIT)
         if sock not in ready:
             continue
         data, rights, _, _ = sock.recvmsg(1 << 12, socket.CMSG_SPACE(4))
@@ -181,12 +224,17 @@ def serve(
             os.waitpid(child, 0)
 
 
-def _reap(children: set[int]) -> None:
+def _reap(children: set[int]) -> list[tuple[int, int]]:
+    """(pid, exit code) of every child that has ended."""
+    ended = []
     for pid in tuple(children):
         with contextlib.suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found == 0:
                 continue
+            ended.append((pid, os.waitstatus_to_exitcode(status)))
         children.discard(pid)
+    return ended
 
 
 def _worker(

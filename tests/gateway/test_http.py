@@ -595,6 +595,14 @@ def test_a_body_that_is_announced_too_large_is_not_waited_for(client):
         assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
 
 
+def test_a_body_that_stops_coming_is_not_waited_for_for_ever():
+    with serving_queue(limits=Limits(silence_s=0.05)) as (service, client):
+        with _raw(client, b"Content-Length: 1000", b"{") as connection:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
+        assert client.post(CHAT, json=chat("hello")).status_code == 200
+        assert len(service.jobs) == 1
+
+
 def test_a_client_that_resets_within_its_body_is_an_abort_and_no_fault(caplog):
     with serving_queue() as (service, client):
         connection = _raw(client, b"Content-Length: 1000", b"{")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 
 import psutil
 import pytest
 
 import has.runtime.pool as pool_module
+from has.errors import RunError
 from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
 from has.gateway.job import Job, MediaBytes
 from has.gateway.port import Back, Encode, Lost, Prefill, Preprocess, Stepped
@@ -86,7 +89,8 @@ def test_a_worker_killed_before_the_first_token_is_not_noticed(pools, place: str
         async with trial as service:
             answers = await asyncio.gather(*(answer(service, one) for one in jobs))
             await trial.seen(Back)
-            assert sum(isinstance(entry, Lost) for entry in trial.log) == 1
+            [lost] = [entry for entry in trial.log if isinstance(entry, Lost)]
+            assert "SIGKILL" in lost.reason
             assert pool.arena.used_bytes == 0
             return answers
 
@@ -281,3 +285,23 @@ def test_when_workers_can_no_longer_be_replaced_everyone_is_told_and_nothing_is_
     assert all(isinstance(result, Unavailable | Interrupted) for result in results)
     assert gone(pids)
     assert me.num_fds() == before
+
+
+def test_a_pool_that_is_killed_while_it_loads_says_so_and_leaves_nothing() -> None:
+    me = psutil.Process()
+    before = {child.pid for child in me.children()}
+
+    def kill_the_loader() -> None:
+        while True:
+            for child in me.children():
+                if child.pid not in before and "has.runtime.zygote" in child.cmdline():
+                    child.kill()
+                    return
+            time.sleep(0.01)
+
+    killing = threading.Thread(target=kill_the_loader, daemon=True)
+    killing.start()
+    with pytest.raises(RunError, match="SIGKILL, as the kernel does where memory runs out"):
+        WarmPool(MODEL, 4, nominal=table(MODEL))
+    killing.join(30)
+    assert {child.pid for child in me.children()} <= before
