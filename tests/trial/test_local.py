@@ -162,3 +162,27 @@ def test_the_gateways_own_work_is_in_the_figures(executor: LocalExecutor) -> Non
     whole_ms = sum(part["wait_ms"]["mean"] + part["service_ms"]["mean"] for part in parts)
     assert figures["ttft_ms"]["mean"] >= whole_ms - 0.001, "nothing of a stage is outside of it"
     assert figures["stages"]["preprocess"]["utilisation"] > 0
+
+
+def test_decoding_hashing_and_moving_many_media_is_in_the_figures(executor: LocalExecutor) -> None:
+    """What a gateway does before an engine sees a request is easily left out: thirty images make it most of the time."""
+    items = 30
+    rows = [
+        {
+            "arrival_s": 0.1 * i,
+            "modality": "image",
+            "items": items,
+            "media_tokens": 64 * items,
+            "prompt_tokens": 30,
+            "output_tokens": 2,
+        }
+        for i in range(2)
+    ]
+    outcome = run(executor, deployment(MODEL), Requests.from_rows(rows))
+    assert outcome.figures is not None, outcome.reason
+    records = outcome.records
+    assert outcome.figures["stages"]["preprocess"]["service_ms"]["mean"] > 0.3 * items
+    before_encode_ns = records.encode_start_ns - records.requests.arrival_ns
+    assert (records.preprocessed_ns > records.requests.arrival_ns).all()
+    assert (records.encode_start_ns >= records.preprocessed_ns).all()
+    assert (records.first_token_ns - records.requests.arrival_ns > before_encode_ns).all()
