@@ -2,6 +2,7 @@
 
     python benchmarks/fidelity.py --out DIR                     all of it, about 17 minutes on a quiet machine
     python benchmarks/fidelity.py --out DIR --only NAME         one configuration (again and again: what is done is kept)
+    python benchmarks/fidelity.py --out DIR --again             the same runs once more: what chance makes of a ranking
     python benchmarks/fidelity.py --out DIR --table             the tables and the plot of what is there
     python benchmarks/fidelity.py --out DIR --table --docs      into docs/fidelity.md and docs/fidelity.svg
 
@@ -121,8 +122,11 @@ class Plan:
         return brief(figures(simulator.run(self.deployments[name], prepared, rate=rate), self.slo))
 
 
-def measure(plan: Plan, out: Path, only: str | None, load: str | None) -> None:
-    done = {(row["deployment"], row["load"]) for row in rows(out)}
+FIRST, AGAIN = "fidelity.jsonl", "again.jsonl"
+
+
+def measure(plan: Plan, out: Path, only: str | None, load: str | None, runs: str = FIRST) -> None:
+    done = {(row["deployment"], row["load"]) for row in rows(out, runs)}
     executor: LocalExecutor | None = None
     try:
         for name, deployment in plan.deployments.items():
@@ -155,21 +159,23 @@ def measure(plan: Plan, out: Path, only: str | None, load: str | None) -> None:
                     append_line(out / "refused.jsonl", row)
                     continue
                 assert outcome.records is not None
-                save_records(outcome.records, out / f"{name}-{level}.parquet")
-                append_line(out / "fidelity.jsonl", row)
+                if runs == FIRST:
+                    save_records(outcome.records, out / f"{name}-{level}.parquet")
+                append_line(out / runs, row)
     finally:
         if executor is not None:
             executor.close()
 
 
-def rows(out: Path, name: str = "fidelity.jsonl") -> list[dict[str, Any]]:
+def rows(out: Path, name: str = FIRST) -> list[dict[str, Any]]:
     path = out / name
     return list(read_lines(path)) if path.exists() else []
 
 
-def compare(plan: Plan, found: list[dict[str, Any]]) -> list[Comparison]:
+def compare(plan: Plan, found: list[dict[str, Any]], again: list[dict[str, Any]]) -> list[Comparison]:
     """Each live run beside what the simulator says of the same arrivals, in the order of the file."""
     compared = []
+    repeated = {(row["deployment"], row["load"]): row["live"] for row in again}
     order = list(plan.deployments)
     for row in sorted(found, key=lambda r: (order.index(r["deployment"]), plan.loads.index(r["load"]))):
         name, rate = row["deployment"], row["rate"]
@@ -184,6 +190,7 @@ def compare(plan: Plan, found: list[dict[str, Any]]) -> list[Comparison]:
                 simulated=plan.simulated(plan.simulator, name, sent, rate),
                 alone=plan.simulated(plan.simulator_alone, name, sent, rate),
                 dispatched=[plan.simulated(plan.simulator, name, sent, rate, seed) for seed in seeds],
+                again=repeated.get((name, row["load"])),
             )
         )
     return compared
@@ -207,14 +214,15 @@ def main() -> None:
     parser.add_argument("--only", help="one configuration")
     parser.add_argument("--load", help="one load")
     parser.add_argument("--requests", type=int, help="for a short look: fewer requests a run")
+    parser.add_argument("--again", action="store_true", help="run what was run once more")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--docs", action="store_true", help="write table and plot into docs/")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     plan = Plan(profile_of(arguments.out), arguments.requests)
     if not arguments.table:
-        measure(plan, arguments.out, arguments.only, arguments.load)
-    compared = compare(plan, rows(arguments.out))
+        measure(plan, arguments.out, arguments.only, arguments.load, AGAIN if arguments.again else FIRST)
+    compared = compare(plan, rows(arguments.out), rows(arguments.out, AGAIN))
     done = {(c.name, c.load) for c in compared}
     refused = [r for r in rows(arguments.out, "refused.jsonl") if (r["deployment"], r["load"]) not in done]
     text, picture = document(compared, refused, len(plan.requests)), plot(compared)

@@ -24,7 +24,7 @@ NAMES = {
 @dataclass(frozen=True)
 class Comparison:
     """One live run. `alone`: simulated from a profile without beside rows. `dispatched`: simulated as `simulated`,
-    but with other draws of dispatch (empty where nothing is drawn)."""
+    but with other draws of dispatch (empty where nothing is drawn). `again`: the same live run once more, if it was made."""
 
     name: str
     label: str
@@ -33,6 +33,7 @@ class Comparison:
     simulated: dict[str, float]
     alone: dict[str, float]
     dispatched: list[dict[str, float]]
+    again: dict[str, float] | None = None
 
     def off(self, figure: str, against: dict[str, float] | None = None) -> float:
         """Percent that live is above `against` (attainment: points)."""
@@ -145,18 +146,62 @@ def _misses(compared: list[Comparison]) -> str:
     )
 
 
+def tau_beyond(live: list[float], there: list[float], noise: float) -> tuple[float, int]:
+    """(Kendall's τ over pairs whose live values differ by more than `noise`, how many of them there are).
+
+    A pair that `there` holds equal counts as neither right nor wrong.
+    """
+    pairs = [(i, j) for i in range(len(live)) for j in range(i) if abs(live[i] - live[j]) > noise]
+    agree = [np.sign(live[i] - live[j]) * np.sign(there[i] - there[j]) for i, j in pairs]
+    return (float(np.mean(agree)) if pairs else float("nan")), len(pairs)
+
+
+def repeat_noise(compared: list[Comparison], figure: str) -> float | None:
+    """By how much two runs of one kind differ at most, nineteen times of twenty: 1.96·sqrt(2)·sd of a run.
+
+    sd² = Σ (first - again)² / 2n over the n deployments that ran twice; None where none did.
+    """
+    apart = [c.live[figure] - c.again[figure] for c in compared if c.again is not None]
+    if not apart:
+        return None
+    return float(1.96 * np.sqrt(2) * np.sqrt(np.mean(np.square(apart)) / 2))
+
+
 def _ranking(compared: list[Comparison]) -> str:
-    lines = ["| goodput, ranked over | Kendall τ, measured profile | Kendall τ, alone |", "|---|---|---|"]
+    """τ plain; and, where runs were repeated, what a repeat of the live runs themselves makes of the ranking."""
+    lines = [
+        "| goodput, ranked over | Kendall τ, measured profile | Kendall τ, alone | live against live again |"
+        " two runs differ by up to | τ of pairs farther apart | pairs |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for load in [*dict.fromkeys(c.load for c in compared), "all runs"]:
         runs = [c for c in compared if load in (c.load, "all runs")]
         if len(runs) < 2:
             continue
         live = [c.live["goodput_rps"] for c in runs]
+        there = [c.simulated["goodput_rps"] for c in runs]
         taus = [
-            kendalltau(live, [getattr(c, which)["goodput_rps"] for c in runs]).statistic
-            for which in ("simulated", "alone")
+            kendalltau(live, [getattr(c, w)["goodput_rps"] for c in runs]).statistic
+            for w in ("simulated", "alone")
         ]
-        lines.append(f"| {load} ({len(runs)}) | {taus[0]:.2f} | {taus[1]:.2f} |")
+        cells = [f"{load} ({len(runs)})", *(f"{tau:.2f}" for tau in taus)]
+        twice = [c for c in runs if c.again is not None]
+        noise = repeat_noise(runs, "goodput_rps")
+        if noise is None or load == "all runs":
+            cells += [""] * 4
+        else:
+            first, again = zip(
+                *((c.live["goodput_rps"], c.again["goodput_rps"]) for c in twice if c.again), strict=True
+            )
+            tau, pairs = tau_beyond(live, there, noise)
+            of = len(runs) * (len(runs) - 1) // 2
+            cells += [
+                f"{kendalltau(first, again).statistic:.2f} ({len(twice)})",
+                f"{noise:.2f} req/s",
+                f"{tau:.2f}",
+                f"{pairs} of {of}",
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

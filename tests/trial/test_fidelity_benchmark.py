@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from benchmarks.fidelity_plot import plot
-from benchmarks.fidelity_tables import Comparison, document
+from benchmarks.fidelity_tables import Comparison, document, repeat_noise, tau_beyond
 from has.core.deployment import Deployment
 from has.files.yaml import load_yaml
 
@@ -42,7 +45,21 @@ def test_what_agrees_is_said_to_agree() -> None:
     text = document([run("a", "saturated"), run("bc", "saturated", 1.01), run("a", "0.85")], [], 200)
     assert "No single run is beyond them." in text
     assert "| saturated | throughput | 0.5 % | 2 %, worst 5 % | +1.0 % | bc |" in text
-    assert "| saturated (2) | 1.00 | 1.00 |" in text
+    assert "| saturated (2) | 1.00 | 1.00 |  |" in text
+
+
+def test_pairs_that_a_repeat_may_turn_round_do_not_count_against_the_ranking() -> None:
+    live, there = [1.0, 1.1, 3.0, 5.0], [1.2, 1.0, 5.0, 3.0]
+    assert tau_beyond(live, there, 0.0) == (pytest.approx(1 / 3), 6)
+    assert tau_beyond(live, there, 0.2) == (pytest.approx(3 / 5), 5)
+    assert tau_beyond(live, there, 2.5)[1] == 2
+    repeated = [
+        replace(run(name, "saturated"), again={"goodput_rps": 6.0 + len(name) + 0.1}) for name in ("a", "bc")
+    ]
+    assert repeat_noise(repeated, "goodput_rps") == pytest.approx(0.196)
+    assert repeat_noise([run("a", "saturated")], "goodput_rps") is None
+    text = document(repeated, [], 200)
+    assert "| saturated (2) | 1.00 | 1.00 | 1.00 (2) | 0.20 req/s | 1.00 | 1 of 1 |" in text
 
 
 def test_a_miss_is_named_with_what_chance_makes_of_it() -> None:
