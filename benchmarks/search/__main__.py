@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.search.problems import PROFILES, Cell, World
-from benchmarks.search.strategies import SLOW, STRATEGIES, Plan, run
+from benchmarks.search.strategies import ARMS, SLOW, STRATEGIES, Plan, run
 from benchmarks.search.summary import write_summary
 
 GPUS = (8, 16)
@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/search-benchmark"))
     parser.add_argument("--quick", action="store_true", help="one small world, a few trials: does it run?")
-    parser.add_argument("--only", default=",".join(STRATEGIES), help="strategies, separated by commas")
+    parser.add_argument(
+        "--only", default=",".join((*STRATEGIES, *ARMS)), help="strategies, separated by commas"
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--biases", type=int, default=BIASES)
     parser.add_argument("--cells", default="", help="only cells whose name begins with this")
@@ -64,7 +66,9 @@ def _missing(
     for block in range(-(-seeds // BLOCK)):
         for cell in cells:
             for strategy in strategies:
-                if (block == 0 or strategy not in SLOW) and not _path(out, cell, strategy, block).exists():
+                if (block == 0 or strategy not in (*SLOW, *ARMS)) and not _path(
+                    out, cell, strategy, block
+                ).exists():
                     yield cell, strategy, block
 
 

@@ -1,6 +1,8 @@
 """Everything that is compared, each as a run of trials in one world.
 
 auto                           HAS's search, as it stands: pruning, ensemble, telemetry, expected improvement
+ensemble-only, residual-only,
+no-telemetry, one-factor       parts of it, see `ARMS`
 optuna-tpe, optuna-gp,
 skopt-gp, random               the other samplers that HAS offers, on the same pruned list
 optuna-tpe-all, random-all     on the whole space, as without HAS
@@ -23,6 +25,7 @@ from benchmarks.search.problems import World
 from has.core.deployment import Deployment
 from has.core.stage import Stage
 from has.core.trial import TrialState
+from has.search.ensemble import SimulatedEnsemble
 from has.search.events import Callbacks
 from has.search.journal import Journal
 from has.search.loop import Lists, Loop
@@ -34,7 +37,10 @@ from has.search.screen import Scores, keep_simulators_best, ranked, screen
 from has.search.setup import COARSE, make_surrogate
 from has.search.simulated import ModelExecutor
 from has.search.space import Candidate, candidate_of
+from has.search.stop import StopRule
 from has.search.study import StudyMirror
+from has.search.surrogate import NOISE as NOISE_OF
+from has.search.surrogate import Scales, Surrogate
 from has.search.trials import Measured, Trials, plain
 
 NOISE = 0.04
@@ -53,6 +59,16 @@ STRATEGIES = (
     "optuna-gp",
 )
 SLOW = ("skopt-gp", "optuna-gp")
+ARMS = ("ensemble-only", "residual-only", "no-telemetry", "one-factor")
+"""`auto` with a part of its surrogate alone, on the same pruned list with the same acquisition:
+
+ensemble-only  stage factors from values and telemetry; nothing else may be wrong with the simulators
+residual-only  the simulator as it is, and a Gaussian process over physics features on its residual
+no-telemetry   all of it, but the stage factors are inferred from the trials' values alone
+one-factor     all of it, but a stage is wrong by the same factor at every batch size
+"""
+SURE_AFTER = (3, 5, 10, 20, 40)
+"""Trials after which `auto` is asked how sure it is."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +82,8 @@ class Step:
     expected_improvement: float | None = None
     sure: float | None = None
     """Stated probability that the recommendation is within 3 % (`auto` only)."""
+    stopped: bool = False
+    """Whether the search would have ended before this trial by its stop rule (`auto` only)."""
 
 
 class Plan:
@@ -91,8 +109,8 @@ class Plan:
 
 def run(name: str, plan: Plan, seed: int, budget: int) -> list[Step]:
     """One run of a strategy."""
-    if name == "auto":
-        return list(_auto(plan, seed, budget))
+    if name == "auto" or name in ARMS:
+        return list(_auto(plan, seed, budget, name))
     world = plan.world
     if name == "closed-form":
         return list(_in_order(world, closed_form(world), seed, budget))
@@ -152,11 +170,12 @@ def _step(world: World, trial: int, candidate: Candidate, recommended: Candidate
 class LookedUp(Trials):
     """Trials of the search whose values come from the table and whose stage times from one run of the world."""
 
-    def __init__(self, world: World, lists: Lists, seed: int) -> None:
+    def __init__(self, world: World, lists: Lists, seed: int, *, telling: bool = True) -> None:
         super().__init__(
             world.problem, ModelExecutor(world.truth.latency), lists.trial, None, early_end=False
         )
         self._world = world
+        self._telling = telling
         self._rng = _noise(world, seed)
         self._stages = np.random.default_rng((*world.cell.seed, seed, 1))
 
@@ -166,6 +185,9 @@ class LookedUp(Trials):
         true = world.values[candidate]
         value = true * float(np.exp(NOISE * self._rng.standard_normal()))
         rate = true or 0.5 * world.truth.limit(candidate)
+        if not self._telling:
+            point = Point(rate, 0.0, value, float("inf"))
+            return Measured(TrialState.COMPLETE, Score(value, point, true > 0), value, point, None, {})
         figures = plain(world.truth.figures(deployment, rate, self.requests))
         for stage in figures["stages"].values():
             mean = (stage.get("service_ms") or {}).get("mean")
@@ -177,15 +199,14 @@ class LookedUp(Trials):
         return Measured(TrialState.COMPLETE, Score(value, point, true > 0), value, point, None, {})
 
 
-def _auto(plan: Plan, seed: int, budget: int) -> Iterator[Step]:
+def _auto(plan: Plan, seed: int, budget: int, arm: str = "auto") -> Iterator[Step]:
     world, problem = plan.world, plan.world.problem
-    surrogate, ensemble = make_surrogate(
-        problem, plan.lists, None, plan.all_scores, live=False, noisy=True, progress=_silent
-    )
+    surrogate, ensemble = _surrogate(plan, arm)
+    telling = arm not in ("no-telemetry", "residual-only")
     loop = Loop(
         problem,
         plan.lists,
-        LookedUp(world, plan.lists, seed),
+        LookedUp(world, plan.lists, seed, telling=telling),
         plan.pruned,
         plan.scores,
         plan.cut_scores,
@@ -200,15 +221,18 @@ def _auto(plan: Plan, seed: int, budget: int) -> Iterator[Step]:
         budget,
         audits=False,
     )
+    stop = StopRule()
     for trial in range(1, budget + 1):
         proposal = loop.propose(budget - trial + 1)
         if proposal is None:
             return
+        stop.heard(proposal.expected_improvement)
+        stopped = stop.satisfied
         loop.measure(proposal.candidate, "search")
-        tried = list(loop.finished)
         belief = loop.posterior(loop.shortlist)
-        best = max(tried, key=lambda c: belief.mean[belief.index(c)])
-        sure = belief.probability_within(best, 3.0, seed, 1000) if trial in (5, 10, 20, 40) else None
+        best = max(loop.finished, key=lambda c: belief.mean[belief.index(c)])
+        asked = trial in SURE_AFTER or stopped
+        sure = belief.probability_within(best, 3.0, seed, 1000) if asked else None
         yield _step(
             world,
             trial,
@@ -216,7 +240,28 @@ def _auto(plan: Plan, seed: int, budget: int) -> Iterator[Step]:
             best,
             expected_improvement=proposal.expected_improvement,
             sure=sure,
+            stopped=stopped,
         )
+
+
+def _surrogate(plan: Plan, arm: str) -> tuple[Surrogate, SimulatedEnsemble]:
+    """Of `auto` or one of its parts (see `ARMS`)."""
+    surrogate, ensemble = make_surrogate(
+        plan.world.problem,
+        plan.lists,
+        None,
+        plan.all_scores,
+        live=False,
+        noisy=True,
+        curved=arm != "one-factor",
+        progress=_silent,
+    )
+    if arm == "ensemble-only":
+        scales = [Scales(0.0, 0.0, noise) for noise in NOISE_OF[True]]
+        surrogate = Surrogate(ensemble, surrogate.features, surrogate.prior, scales)
+    elif arm == "residual-only":
+        surrogate = Surrogate(ensemble, surrogate.features, 1e-12 * surrogate.prior)
+    return surrogate, ensemble
 
 
 def closed_form(world: World) -> list[Candidate]:

@@ -25,6 +25,7 @@ from has.core.workload import Workload
 from has.errors import HasError
 from has.files.jsonl import read_lines
 from has.report.run import Run
+from has.search.factors import FACTORS
 from has.search.journal import Inputs, read_all_inputs, trial_from_line
 from has.search.objective import Objective
 from has.search.predict import Predictor, scaled
@@ -32,7 +33,6 @@ from has.search.problem import Problem, rate_in_force, warmup_s
 from has.search.question import REQUESTS
 from has.search.setup import LONG
 from has.search.space import Candidate, candidate_of, enumerate_space
-from has.search.surrogate import FACTORS
 from has.search.sustain import FEWEST, SPAN
 from has.search.traffic import Played, lasting, most_like, replay
 from has.sim.draw import draw_requests

@@ -11,24 +11,27 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from has.core.deployment import Deployment
 from has.core.requests import Floats
 from has.core.stage import Stage
 from has.latency.lookup import LatencyModel
 from has.search.capacity import Demand
-from has.search.surrogate import FACTORS, Telemetry
+from has.search.factors import Factors
+from has.search.surrogate import Telemetry
 
-SD = 0.02
-"""Of a log ratio from one trial of some hundred requests."""
+SD = 0.03
+"""Of a log ratio from one trial of some hundred requests: their sampling, and sizes of which only means are known."""
 SD_LOCAL = 0.08
 """Of a local prefill's: how long it runs on how many SMs depends on how busy encode is, not on itself alone."""
+SD_SHARED = 0.25
+"""Of an encoder's as far as it shares its GPU: which launches ran beside a prefill, on how many SMs, nobody counts."""
 NEGLIGIBLE = 0.01
 """Share of the mean TTFT below which a stage's factor is not learned: nothing that counts hangs on it, and
 a few milliseconds may well take twice as long beside other work."""
 FEWEST = 10
 """Batches below which a mean service time tells too little."""
+
+CONSTANT = Factors()
 
 STAGES = {
     "preprocess": Stage.PREPROCESS,
@@ -46,10 +49,11 @@ def telemetry(
     latency: LatencyModel,
     demand: Demand,
     centre: Floats,
+    factors: Factors = CONSTANT,
 ) -> list[Telemetry]:
-    """Log factors against the profile, one a stage that both figures tell of.
+    """Log factors against the profile, one a stage that both figures tell of, at the batch size it ran at.
 
-    `simulated` are figures at the stage factors exp(`centre`). Only disaggregated stages are told
+    `simulated` are figures under the log factors `centre` (θ of `factors`). Only disaggregated stages are told
     apart cleanly; of e_pd the encoders are, of a monolith nothing is.
     """
     usable = {"disaggregated": tuple(STAGES), "e_pd": ("preprocess", "encode"), "monolithic": ("preprocess",)}
@@ -58,19 +62,19 @@ def telemetry(
         ratio = _ratio(name, _stage(measured, name), _stage(simulated, name), latency, demand)
         if ratio is None or _negligible(name, measured):
             continue
-        row = _row(name, simulated)
-        sd = SD_LOCAL if name == "prefill_local" else SD
+        row = _row(name, measured, simulated, factors)
+        shared = float(row @ factors.row("beside"))
+        sd = SD_LOCAL if name == "prefill_local" else math.hypot(SD, SD_SHARED * shared)
         rows.append(Telemetry(row, math.log(ratio) + float(row @ centre), sd))
     return rows
 
 
-def _row(name: str, simulated: Mapping[str, Any]) -> Floats:
+def _row(name: str, measured: Mapping[str, Any], simulated: Mapping[str, Any], factors: Factors) -> Floats:
     """How much of each factor this stage's service time shows: co-location as far as the other stage is busy."""
-    row = np.zeros(len(FACTORS))
-    row[FACTORS.index(str(STAGES[name]))] = 1.0
+    row = factors.row(str(STAGES[name]), float(_stage(measured, name).get("mean_batch") or 1.0))
     other = {"encode": "prefill_local", "prefill_local": "encode"}.get(name)
     if other is not None:
-        row[FACTORS.index("beside")] = min(1.0, _stage(simulated, other).get("utilisation") or 0.0)
+        row += factors.row("beside") * min(1.0, _stage(simulated, other).get("utilisation") or 0.0)
     return row
 
 

@@ -1,26 +1,29 @@
 """Simulators whose stage latencies are wrong in various ways: the surrogate's prior.
 
-Each member multiplies the profile's latencies by its own factors (`surrogate.FACTORS`). How a
-candidate's value moves from member to member is the factors' doing, and a least-squares fit over the
-members gives its slope against each factor.
+Each member multiplies the profile's latencies by its own factors (`FACTORS`), the same at every batch
+size. How a candidate's value moves from member to member is the factors' doing, and a least-squares fit
+over the members gives its slope against each factor. A factor that is a curve counts for the candidate
+at the batch size where the candidate runs.
 
-A largest rate takes several runs, so there only the centre is simulated, and the members say how much
-more or less their stage capacities carry. A goodput is one run at a given rate, which is cheap, and every
-member makes it, on the same requests.
+A largest rate takes several runs, so there only the centre is simulated; how much more or less would be
+carried were one stage slower or faster, its capacities say. A goodput is one run at a given rate, which is
+cheap, and every member makes it, on the same requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
 from has.core.requests import Floats, Requests
 from has.search.capacity import CapacityModel
+from has.search.factors import FACTORS, Factors
 from has.search.predict import Predictor, scaled
 from has.search.problem import Problem
 from has.search.space import Candidate
-from has.search.surrogate import FACTORS, Column
+from has.search.surrogate import Column
 
 MEMBERS = 12
 RIDGE = 1e-3
@@ -29,8 +32,16 @@ SPEEDS = np.array([-0.15, -0.1, -0.05, 0.05, 0.1, 0.15])
 LEAST_WEIGHT = 0.1
 """Of the best objective: what an error moves even where the simulator says 0."""
 
+LEAST_STEP = 0.05
+"""By how much a stage is made slower and faster, at least: capacities move in steps, as whole batches do."""
+SHARP = 8
+"""How sharply the least of a candidate's stage capacities rules: one that is a tenth larger counts half as much."""
+CONSTANT = Factors()
+
 STAGES = np.array([float(name != "beside") for name in FACTORS])
 """1 for what is a stage's latency, 0 for what co-location adds to it."""
+
+DECODE_POOL = {"disaggregated": "decode", "e_pd": "prefill_decode", "monolithic": "all"}
 
 Measure = Callable[[Predictor, Candidate, Requests, float | None], float]
 """(predictor, candidate, requests, guess or None) → a number that a trial or the objective would show."""
@@ -57,6 +68,7 @@ class SimulatedEnsemble:
         best: float,
         best_shown: float,
         seed: int,
+        factors: Factors = CONSTANT,
         members: int = MEMBERS,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -67,11 +79,12 @@ class SimulatedEnsemble:
         self._guesses = guesses
         self._best = (best or 1.0, best_shown or 1.0)
         self._seed = seed
+        self.factors = factors
         self._members = members
         self._generation = 0
         self._columns: dict[Candidate, Column] = {}
         self._predictors: list[Predictor] = []
-        self._capacities: list[CapacityModel] = []
+        self._either_way: list[tuple[float, CapacityModel, CapacityModel]] = []
         self._speeds: list[Predictor] = []
         self._steps = np.zeros((0, len(FACTORS)))
         self._past_simulations = 0
@@ -94,15 +107,28 @@ class SimulatedEnsemble:
         self._past_simulations = self.simulations
         self._generation += 1
         rng = np.random.default_rng((self._seed, self._generation))
-        half = rng.standard_normal((self._members // 2, len(centre)))
+        half = rng.standard_normal((self._members // 2, len(FACTORS)))
         # Antithetic pairs: the members' mean is the centre.
-        self._steps = np.vstack([np.zeros(len(centre)), half, -half]) * spread
+        self._steps = np.vstack([np.zeros(len(FACTORS)), half, -half]) * self.factors.widest(spread)
+        constant, curves = self.factors.parts(centre)
         self._predictors = [
-            Predictor(self._problem, scaled(self._problem.latency, centre + step)) for step in self._steps
+            Predictor(self._problem, scaled(self._problem.latency, constant + step, curves))
+            for step in self._steps
         ]
-        self._capacities = [predictor.capacity for predictor in self._predictors]
+        widest = np.maximum(self.factors.widest(spread), LEAST_STEP)
+        self._either_way = []
+        for step in np.diag(widest):
+            slower, faster = (
+                Predictor(
+                    self._problem, scaled(self._problem.latency, constant + way * step, curves)
+                ).capacity
+                for way in (1, -1)
+            )
+            self._either_way.append((float(step.max()), slower, faster))
         self._speeds = [
-            Predictor(self._problem, scaled(self._problem.latency, centre - np.log1p(faster) * STAGES))
+            Predictor(
+                self._problem, scaled(self._problem.latency, constant - np.log1p(faster) * STAGES, curves)
+            )
             for faster in SPEEDS
         ]
         self._columns = {}
@@ -130,16 +156,29 @@ class SimulatedEnsemble:
         elif self._shown is not None:
             z, z_slope, _ = self._around(self._shown, candidate, self._trial, self._trial, guess)
             z_weight = z_unit = max(abs(z), LEAST_WEIGHT * self._best[1])
+        rows = self.factors.rows(self.batches(candidate))
         return Column(
             y=y,
             z=z,
-            y_slope=y_slope,
-            z_slope=z_slope,
+            y_slope=y_slope @ rows,
+            z_slope=z_slope @ rows,
             y_weight=y_weight,
             z_weight=z_weight,
             z_unit=z_unit,
             misfit=min(y_misfit / y_weight, 0.5),
         )
+
+    def batches(self, candidate: Candidate) -> dict[str, float]:
+        """The batch sizes at which encode and decode run when the candidate carries what it can."""
+        capacity = self.central.capacity
+        kv_tokens = self._problem.kv_tokens(candidate)
+        stages = capacity.of(candidate, kv_tokens)
+        pool = DECODE_POOL[candidate.topology]
+        most = capacity.decode_batch(kv_tokens, pool)
+        full = (
+            min(1.0, stages.utilisations(stages.limit).get(pool, 1.0)) if math.isfinite(stages.limit) else 1.0
+        )
+        return {"encode": float(max(candidate.encode_batch, 1)), "decode": max(1.0, full * most)}
 
     def _by_speed(self, shown: Measure, candidate: Candidate) -> tuple[float, float]:
         """A trial's figure, and how far it moves per relative error of everything's speed.
@@ -154,12 +193,19 @@ class SimulatedEnsemble:
         return z, max(0.0, float(SPEEDS @ moved / (SPEEDS @ SPEEDS)))
 
     def _by_capacity(self, candidate: Candidate, value: float) -> tuple[Floats, float]:
-        """Slope and misfit of a largest rate, were it proportional to what the stages carry."""
+        """Slope and misfit of a largest rate, were it proportional to what the stages carry together."""
         kv_tokens = self._problem.kv_tokens(candidate)
-        carried = np.array([max(m.of(candidate, kv_tokens).limit, 1e-9) for m in self._capacities])
-        delta = np.clip(np.log(carried[1:] / carried[0]), -1.0, 1.0)
-        slope, misfit = _fit(self._steps[1:], delta)
-        return value * slope, value * misfit
+
+        def carried(model: CapacityModel) -> float:
+            return math.log(together(model.of(candidate, kv_tokens).stages.values()))
+
+        centre = carried(self.central.capacity)
+        slopes, misfits = [], []
+        for step, slower, faster in self._either_way:
+            down, up = carried(slower) - centre, carried(faster) - centre
+            slopes.append(max(-1.0, min(0.0, (down - up) / (2 * step))))
+            misfits.append(min(1.0, abs(down + up) / 2))
+        return value * np.array(slopes), value * float(np.sqrt(np.sum(np.square(misfits))))
 
     def _around(
         self, measure: Measure, candidate: Candidate, full: Requests, short: Requests, guess: float | None
@@ -170,6 +216,13 @@ class SimulatedEnsemble:
         members = [measure(p, candidate, short, reference or guess) for p in self._predictors[1:]]
         slope, misfit = _fit(self._steps[1:], np.array(members) - reference)
         return centre, slope, misfit
+
+
+def together(capacities: Iterable[float]) -> float:
+    """What stages of these capacities carry in a row: less than the least, for queues form before one is full."""
+    rates = np.maximum(np.array([c for c in capacities if math.isfinite(c)] or [1.0]), 1e-9)
+    least = float(rates.min())
+    return float(least * np.sum((least / rates) ** SHARP) ** (-1 / SHARP))
 
 
 def _fit(steps: Floats, delta: Floats) -> tuple[Floats, float]:

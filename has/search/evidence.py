@@ -10,6 +10,7 @@ from typing import Any
 
 from has.core.trial import Figures, Trial, TrialState
 from has.search.confirm import Choice
+from has.search.factors import FACTORS
 from has.search.loop import Loop
 from has.search.outcome import Baseline
 from has.search.space import Candidate, candidate_of
@@ -49,7 +50,7 @@ def evidence(
         "predicted": summary(predicted),
         "prediction_error_percent": prediction_error(trial.figures, predicted),
         "run_prediction_error_percent": run_prediction_error(loop),
-        "stage_factors": stage_factors(loop),
+        "stage_factors": stage_factors(loop, choice.candidate),
         "confidence": dict(confidence),
         "confirmations": [_confirmation(t) for t in choice.confirmations],
         "runners_up": [
@@ -144,15 +145,13 @@ def run_prediction_error(loop: Loop) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in sums.items()}
 
 
-def stage_factors(loop: Loop) -> dict[str, dict[str, float]]:
-    """How much slower each stage turned out than its profile: factor, and one standard deviation in percent."""
-    import numpy as np
-
-    from has.search.surrogate import FACTORS
-
-    mean, sd = loop.surrogate.factors()
+def stage_factors(loop: Loop, candidate: Candidate) -> dict[str, dict[str, float]]:
+    """How much slower each stage turned out than its profile, at the batch sizes where the candidate runs:
+    factor, and one standard deviation in percent."""
+    rows = loop.ensemble.factors.rows(loop.ensemble.batches(candidate))
+    mean, sd = loop.surrogate.factors(rows)
     return {
-        name: {"factor": float(np.exp(m)), "sd_percent": 100 * float(s)}
+        name: {"factor": math.exp(m), "sd_percent": 100 * float(s)}
         for name, m, s in zip(FACTORS, mean, sd, strict=True)
     }
 

@@ -240,7 +240,8 @@ class Loop:
 
     def _learn(self, candidate: Candidate, deployment: Deployment, measured: Measured) -> None:
         told: list[Telemetry] = []
-        if measured.point is not None and measured.point.figures is not None:
+        again = candidate in self.finished  # it would err as the first time: that is no second witness
+        if measured.point is not None and measured.point.figures is not None and not again:
             told = self._telemetry(deployment, measured.point.rate, measured.point.figures)
         moved = self.surrogate.learn(self._observation(candidate, measured), told)
         if moved:
@@ -266,7 +267,13 @@ class Loop:
         except InputError:
             return []
         return telemetry(
-            deployment, measured, simulated, central.latency, self.problem.demand, self.surrogate.centre
+            deployment,
+            measured,
+            simulated,
+            central.latency,
+            self.problem.demand,
+            self.surrogate.centre,
+            self.ensemble.factors,
         )
 
     def _rank_again(self) -> None:

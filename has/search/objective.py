@@ -10,6 +10,7 @@ cost      share of requests that met the SLO at the rate (worst rate)   GPUs, or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,6 +27,8 @@ GRID = 0.05
 """Step of the downward scan for a maximum rate, as a share of the rate."""
 REFINED = 0.005
 """Width to which the scan's last step is halved."""
+ABOVE = 1.1
+"""Where the scan begins, as a multiple of what the candidate could carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +141,13 @@ def gpus_of(point: Candidate | Deployment) -> list[tuple[str, int]]:
 def largest_rate(
     run: Run, upper: float, target: float, *, grid: float = GRID, refined: float = REFINED, lower: float = 0.0
 ) -> Score:
-    """Scan down from 1.1·`upper` to the first rate that meets `target`, then halve to `refined`.
+    """Scan down from `ABOVE`·`upper` to the first rate that meets `target`, then halve to `refined`.
 
     Attainment is not monotone in the rate (a gap rule starves at low load), so the scan comes from
     above. Below `lower` it gives up: value 0, with the best point it saw.
     """
     least = max(lower, upper * 0.02)
-    rate, missed = 1.1 * upper, None
+    rate, missed = ABOVE * upper, None
     best: Point | None = None
     while True:
         point = run(rate)
@@ -167,18 +170,31 @@ def largest_rate(
     return Score(rate, point, feasible=True)
 
 
-def nearby_rate(run: Run, guess: float, target: float, *, step: float = 0.06, halvings: int = 2) -> float:
+def nearby_rate(
+    run: Run,
+    guess: float,
+    target: float,
+    *,
+    most: float = math.inf,
+    step: float = 0.06,
+    halvings: int = 2,
+) -> float:
     """The largest rate near `guess` that meets `target`, for comparing like with like: a few runs only.
 
-    Walks up or down to where the target is crossed, halves, then interpolates linearly, so that the
-    answer moves smoothly with the latencies. 0 where nothing down to a third of the guess meets it.
+    At most `most`, where a scan from above would begin: a short run carries for a while what would
+    choke a longer one. Walks up or down to where the target is crossed, halves, then interpolates
+    linearly, so that the answer moves smoothly with the latencies. 0 where nothing down to a third of
+    the guess meets it.
     """
-    rate, point = guess, run(guess)
+    rate = min(guess, most)
+    point = run(rate)
     if point.attainment >= target:
-        while point.attainment >= target and rate < 2 * guess:
+        while point.attainment >= target and rate < min(2 * guess, most):
             low, low_point = rate, point
-            rate *= 1 + step
+            rate = min(rate * (1 + step), most)
             point = run(rate)
+        if point.attainment >= target:
+            return rate
         high, high_point = rate, point
     else:
         while point.attainment < target:

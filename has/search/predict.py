@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from has.core.requests import Floats, Ints, Requests
 from has.core.stage import Beside, Stage
 from has.errors import InputError
 from has.latency.lookup import Grid, LatencyModel
-from has.search.objective import GRID, REFINED, Point, Score, nearby_rate
+from has.search.factors import FACTORS, Curve
+from has.search.objective import ABOVE, GRID, REFINED, Point, Score, nearby_rate
 from has.search.problem import WARM_UP, Problem, warmup_s
 from has.search.space import Candidate, candidate_of
-from has.search.surrogate import FACTORS
 from has.search.worst import worst
 from has.sim.simulator import Bounds, Prepared, Simulator
 
@@ -156,7 +157,10 @@ class Predictor:
             return self.score(candidate, requests, **ROUGH).value
         deployment = self.problem.deployment(candidate)
         return nearby_rate(
-            lambda rate: self.point(deployment, rate, requests), guess, self.problem.slo.attainment
+            lambda rate: self.point(deployment, rate, requests),
+            guess,
+            self.problem.slo.attainment,
+            most=ABOVE * self.limit(candidate),
         )
 
 
@@ -169,8 +173,11 @@ def _quantile(values: Ints, share: float) -> float:
     return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
 
 
-def scaled(latency: LatencyModel, log_factors: Floats) -> LatencyModel:
-    """Stage latencies multiplied by exp(`log_factors`), in the order of `FACTORS`.
+def scaled(
+    latency: LatencyModel, log_factors: Floats, curves: Mapping[str, Curve] = MappingProxyType({})
+) -> LatencyModel:
+    """Stage latencies multiplied by exp(`log_factors`), in the order of `FACTORS`, and along the batch by
+    exp of the stage's curve.
 
     `beside` multiplies what was measured beside another stage; where nothing was, a factor above 1
     is taken to slow encode and local prefill while both run.
@@ -181,17 +188,27 @@ def scaled(latency: LatencyModel, log_factors: Floats) -> LatencyModel:
         if not latency.covers(stage):
             continue
         own = factors.get(str(stage), 1.0)
-        grids[stage, Beside.NONE] = _times(latency.grid(stage), own)
+        grids[stage, Beside.NONE] = _times(latency.grid(stage), own, curves.get(str(stage)))
     for stage, beside in ((Stage.ENCODE, Beside.PREFILL), (Stage.PREFILL, Beside.ENCODE)):
         extra = factors["beside"]
         if latency.covers(stage, beside) or (latency.covers(stage) and extra > 1.0):
-            grids[stage, beside] = _times(latency.grid(stage, beside), factors[str(stage)] * extra)
-    pools = {pool: scaled(model, log_factors) for pool, model in latency.pools.items()}
+            own = factors[str(stage)] * extra
+            grids[stage, beside] = _times(latency.grid(stage, beside), own, curves.get(str(stage)))
+    pools = {pool: scaled(model, log_factors, curves) for pool, model in latency.pools.items()}
     return LatencyModel(grids, latency.metadata, latency.where, pools)
 
 
-def _times(grid: Grid, factor: float) -> Grid:
-    return grid if factor == 1.0 else Grid(grid.sm, grid.batch, grid.tokens, grid.values * factor)
+def _times(grid: Grid, factor: float, curve: Curve | None) -> Grid:
+    if factor == 1.0 and curve is None:
+        return grid
+    values = grid.values * factor
+    if curve is not None:
+        bent = values * np.exp(curve(grid.batch))[:, None]
+        # A batch takes no less time than a smaller one, where it did not before: a last segment that
+        # falls would go below nothing where the look-up goes on along it.
+        rises = np.diff(values, axis=1, prepend=0.0).min(axis=1, keepdims=True) >= 0
+        values = np.where(rises, np.maximum.accumulate(bent, axis=1), bent)
+    return Grid(grid.sm, grid.batch, grid.tokens, values)
 
 
 def physics_features(problem: Problem, candidates: Sequence[Candidate]) -> dict[Candidate, Floats]:

@@ -12,6 +12,7 @@ from has.core.space import SearchSpace
 from has.search.coarse import candidates_of
 from has.search.ensemble import SimulatedEnsemble
 from has.search.events import Callbacks
+from has.search.factors import Factors
 from has.search.journal import Journal
 from has.search.loop import Lists, Loop
 from has.search.objective import Objective
@@ -24,7 +25,7 @@ from has.search.question import REQUESTS, TRIALS, Asked, longer
 from has.search.screen import NEAR, Scores, baseline_candidates, ranked, screen
 from has.search.space import Candidate
 from has.search.study import StudyMirror
-from has.search.surrogate import NOISE, Surrogate
+from has.search.surrogate import Surrogate, scales_of
 from has.search.traffic import replay
 from has.search.trials import Trials
 from has.sim.draw import draw_requests
@@ -183,9 +184,13 @@ def make_surrogate(
     *,
     live: bool,
     noisy: bool | None = None,
+    curved: bool = True,
     progress: Callable[[int], None],
 ) -> tuple[Surrogate, SimulatedEnsemble]:
-    """The prior: an ensemble over the profile's stated error, and physics features of every candidate."""
+    """The prior: an ensemble over the profile's stated error, and physics features of every candidate.
+
+    `curved`: whether a stage may be wrong by another factor at another batch size.
+    """
 
     def objective(
         predictor: Predictor, candidate: Candidate, requests: Requests, guess: float | None
@@ -198,6 +203,8 @@ def make_surrogate(
         return predictor.point(problem.deployment(candidate), offered, requests).goodput_rps
 
     best = max((score.value for score in scores.values()), default=1.0)
+    most_decoded = problem.capacity_model().limits.max_num_seqs
+    factors = Factors.of(problem.latency, max(problem.batches), most_decoded) if curved else Factors()
     ensemble = SimulatedEnsemble(
         problem,
         objective,
@@ -209,10 +216,12 @@ def make_surrogate(
         best=best,
         best_shown=best if offered is None else offered,
         seed=problem.seed,
+        factors=factors,
         progress=progress,
     )
     # ±e as a uniform band has this standard deviation; co-location is the least known of all.
     sd = problem.error / 3**0.5
-    spread = np.array([sd, sd, sd, sd, max(sd, 0.1)])
+    prior = factors.prior(np.array([sd, sd, sd, sd, max(sd, 0.1)]))
     features = physics_features(problem, list(scores))
-    return Surrogate(ensemble, features, spread, NOISE[live if noisy is None else noisy]), ensemble
+    scales = scales_of(noisy=live if noisy is None else noisy)
+    return Surrogate(ensemble, features, prior, scales), ensemble

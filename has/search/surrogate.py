@@ -1,7 +1,7 @@
 """What the search believes about every candidate: simulators as the prior, corrected by trials.
 
     symbol   meaning                                                              shape
-    θ        log factors on the profile's stage latencies (`FACTORS`)             [F]
+    θ        log factors on the profile's stage latencies (`factors`)             [F]
     c        θ at which the simulators were last run (the centre)                 [F]
     y        objective of each candidate                                          [C]
     a, J     simulated y at c, and its slope there, from an ensemble around c     [C], [C, F]
@@ -21,22 +21,24 @@ are half of the goodput.
 
 All is linear in (θ, ρ) and Gaussian, so one solve gives every mean and covariance. When θ has moved
 far from c the simulators are run again around it: the straight line is only good near c.
+
+How large ρ and the noise are nobody says. A few trials cannot tell a candidate's own error from a
+trial's noise, and whichever single answer is likeliest makes the belief too sure of itself. So every
+combination of `RESIDUALS`, `OWNS` and noises counts by its marginal likelihood, and the belief is their
+mixture, as a Gaussian of the same mean and covariance.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from has.core.requests import Floats
 from has.search.space import Candidate
-
-FACTORS = ("preprocess", "encode", "prefill", "decode", "beside")
-"""What θ scales: the four stages' latencies, and what co-location adds to encode and local prefill."""
 
 OFFSET = 0.10
 """Standard deviation of the relative error that all candidates share."""
@@ -44,13 +46,13 @@ LENGTH = 1.5
 """Length scale of the Gaussian process, in standard deviations of a feature."""
 RESIDUALS = (0.02, 0.05, 0.1)
 OWNS = (0.01, 0.03, 0.06)
-"""Scales of ρ to choose from, by marginal likelihood once there are trials to judge by: of what neighbours
-share, and of what is a candidate's own. A trial's noise looks the same as the latter until a trial is
-repeated, so it is not chosen but given."""
-FIRST = (0.05, 0.03)
-"""The scales until then."""
-NOISE = {True: 0.03, False: 0.01}
-"""Standard deviation of a trial's relative noise, by whether it can differ from run to run."""
+"""Scales of ρ: of what neighbours share, and of what is a candidate's own."""
+NOISE = {True: (0.015, 0.03, 0.06), False: (0.01,)}
+"""Standard deviations of a trial's relative noise, by whether it can differ from run to run."""
+REPEATABLE = 0.01
+"""At this much noise or less another trial of the same candidate tells nothing new."""
+NEGLIGIBLE = 1e-3
+"""Weight below which a combination of scales is left out."""
 MOVED = 0.05
 """The simulators are run again when the estimated factors have moved some candidate's objective by this share."""
 
@@ -149,25 +151,84 @@ class Posterior:
         return float(np.mean(draws[:, self.index(candidate)] >= best - abs(best) * percent / 100))
 
 
+class Scales(NamedTuple):
+    """How large what no θ explains is: shared with neighbours, a candidate's own, a trial's noise."""
+
+    shared: float
+    own: float
+    noise: float
+
+
+def scales_of(*, noisy: bool) -> list[Scales]:
+    return [Scales(*each) for each in itertools.product(RESIDUALS, OWNS, NOISE[noisy])]
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How alike two lists of candidates are, [L, R]: `near` by features, `same` where they are one,
+    `misfit` the variance that the straight line leaves there."""
+
+    near: Floats
+    same: Floats
+    misfit: Floats
+
+    def covariance(self, scales: Scales) -> Floats:
+        """Of ρ between the two."""
+        found: Floats = OFFSET**2 + scales.shared**2 * self.near + scales.own**2 * self.same + self.misfit
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Observations, n of them, as the surrogate uses them under the present centre and telemetry.
+
+    `design` [n, F], `targets` [n] less what was expected, `weights` [n] of ρ, `units` [n] of the noise,
+    `base` [n, n] covariance from θ alone, `likeness` among them.
+    """
+
+    design: Floats
+    targets: Floats
+    weights: Floats
+    units: Floats
+    base: Floats
+    likeness: Likeness
+
+    def covariance(self, scales: Scales) -> Floats:
+        """Of the observations."""
+        found = self.base + np.outer(self.weights, self.weights) * self.likeness.covariance(scales)
+        return found + np.diag((scales.noise * self.units) ** 2)
+
+    def log_likelihood(self, scales: Scales) -> float:
+        covariance = self.covariance(scales)
+        sign, logdet = np.linalg.slogdet(covariance)
+        if sign <= 0:
+            return -np.inf
+        return float(-0.5 * self.targets @ np.linalg.solve(covariance, self.targets) - 0.5 * logdet)
+
+
 class Surrogate:
-    """Learns from trials; answers for any candidate. `features` maps a candidate to its physics."""
+    """Learns from trials; answers for any candidate. `features` maps a candidate to its physics.
+
+    `prior` [F, F] is θ's covariance before anything was seen; of `scales` each counts as likely at first.
+    """
 
     def __init__(
         self,
         ensemble: Ensemble,
         features: Mapping[Candidate, Floats],
-        prior_sd: Floats,
-        noise: float = NOISE[True],
+        prior: Floats,
+        scales: Sequence[Scales] | None = None,
     ) -> None:
         self._ensemble = ensemble
         self.features = features
-        self._prior = np.diag(np.asarray(prior_sd, np.float64) ** 2)
-        self.centre = np.zeros(len(prior_sd))
-        self._spread = np.asarray(prior_sd, np.float64)
+        self.prior = np.asarray(prior, np.float64)
+        self._mean, self._covariance = np.zeros(len(prior)), self.prior
+        """θ by telemetry alone; what trials show comes on top, at each look."""
+        self.centre = np.zeros(len(prior))
+        self._spread = np.sqrt(np.diag(self._covariance))
         self._observations: list[Observation] = []
-        self._telemetry: list[Telemetry] = []
-        self._scales = FIRST
-        self._noise = noise
+        self._scales = list(scales or scales_of(noisy=True))
+        self._shares = np.full(len(self._scales), 1 / len(self._scales))
         self._misfit = 1.0
         ensemble.recentre(self.centre, self._spread)
 
@@ -179,8 +240,9 @@ class Surrogate:
         """Take in a trial; True if the simulators were run anew around better stage factors."""
         if observation is not None:
             self._observations.append(observation)
-        self._telemetry.extend(telemetry)
-        self._choose_scales()
+        for entry in telemetry:
+            self._hear(entry)
+        self._weigh_scales()
         mean, sd = self.factors()
         if self._shift(mean) <= MOVED:
             # What a straight line misses grows with the square of how far θ may still be from the centre.
@@ -188,7 +250,15 @@ class Surrogate:
             return False
         self.centre, self._spread, self._misfit = mean, np.maximum(sd, 0.01), 1.0
         self._ensemble.recentre(self.centre, self._spread)
+        self._weigh_scales()
         return True
+
+    def _hear(self, entry: Telemetry) -> None:
+        """One stage's factor is one equation in θ alone."""
+        along = self._covariance @ entry.row
+        gain = along / (entry.row @ along + entry.sd**2)
+        self._mean = self._mean + gain * (entry.value - entry.row @ self._mean)
+        self._covariance = self._covariance - np.outer(gain, along)
 
     def _shift(self, factors: Floats) -> float:
         """What moving from the centre to `factors` does to a candidate at most, as a share of its weight.
@@ -198,99 +268,101 @@ class Surrogate:
         step = factors - self.centre
         return max((abs(float(c.y_slope @ step)) / c.y_weight for c in self._ensemble.known), default=0.0)
 
-    def factors(self) -> tuple[Floats, Floats]:
-        """Estimate of θ and its standard deviation, both [F]."""
-        rows, targets, covariance = self._evidence()
-        if len(targets) == 0:
-            return np.zeros(len(self._prior)), np.sqrt(np.diag(self._prior))
-        cross = self._prior @ rows.T
-        gain = np.linalg.solve(covariance, cross.T).T
-        left = self._prior - gain @ cross.T
-        return gain @ targets, np.sqrt(np.maximum(np.diag(left), 1e-12))
+    def factors(self, rows: Floats | None = None) -> tuple[Floats, Floats]:
+        """Estimate of `rows` @ θ (of θ itself without them) and its standard deviation, [K] each."""
+        rows = np.eye(len(self._mean)) if rows is None else rows
+        prior, covariance = rows @ self._mean, rows @ self._covariance @ rows.T
+        seen = self._seen()
+        if seen is None:
+            return prior, np.sqrt(np.maximum(np.diag(covariance), 1e-12))
+        cross = rows @ self._covariance @ seen.design.T
+        parts = []
+        for scales, share in self._weighed():
+            gain = np.linalg.solve(seen.covariance(scales), cross.T).T
+            parts.append((share, prior + gain @ seen.targets, covariance - gain @ cross.T))
+        mean, mixed = _mixture(parts)
+        return mean, np.sqrt(np.maximum(np.diag(mixed), 1e-12))
 
     def posterior(self, candidates: Sequence[Candidate]) -> Posterior:
         columns = [self._ensemble.column(c) for c in candidates]
-        a = np.array([column.y for column in columns])
         slopes = np.array([column.y_slope for column in columns])
         weights = np.array([column.y_weight for column in columns])
-        mean = a - slopes @ self.centre
-        covariance = slopes @ self._prior @ slopes.T + np.outer(weights, weights) * self._kernel(
-            candidates, candidates
-        )
-        rows, targets, evidence = self._evidence()
-        if len(targets):
-            seen = [obs.candidate for obs in self._observations]
-            cross = slopes @ self._prior @ rows.T
-            if seen:
-                shown = np.array([self._ensemble.column(c).z_weight for c in seen])
-                cross[:, : len(seen)] += np.outer(weights, shown) * self._kernel(candidates, seen)
-            gain = np.linalg.solve(evidence, cross.T).T
-            mean = mean + gain @ targets
-            covariance = covariance - gain @ cross.T
-        noise = self._noise * weights if self._noise > NOISE[False] else None
-        return Posterior(tuple(candidates), mean, (covariance + covariance.T) / 2, noise)
+        prior = np.array([column.y for column in columns]) + slopes @ (self._mean - self.centre)
+        base = slopes @ self._covariance @ slopes.T
+        among, scale = self._likeness(candidates, candidates), np.outer(weights, weights)
+        seen = self._seen()
+        if seen is not None:
+            cross_base = slopes @ self._covariance @ seen.design.T
+            beside = self._likeness(candidates, [obs.candidate for obs in self._observations])
+            cross_scale = np.outer(weights, seen.weights)
+        parts = []
+        for scales, share in self._weighed():
+            mean, covariance = prior, base + scale * among.covariance(scales)
+            if seen is not None:
+                cross = cross_base + cross_scale * beside.covariance(scales)
+                gain = np.linalg.solve(seen.covariance(scales), cross.T).T
+                mean, covariance = mean + gain @ seen.targets, covariance - gain @ cross.T
+            parts.append((share, mean, covariance))
+        mean, covariance = _mixture(parts)
+        return Posterior(tuple(candidates), mean, (covariance + covariance.T) / 2, self._noise(weights))
 
-    def _evidence(self, scales: tuple[float, float] | None = None) -> tuple[Floats, Floats, Floats]:
-        """Rows of θ in each observation, deviations from the prior mean, and their covariance."""
-        scales = scales or self._scales
-        seen = [obs.candidate for obs in self._observations]
-        columns = [self._ensemble.column(c) for c in seen]
-        rows = [column.z_slope for column in columns] + [entry.row for entry in self._telemetry]
-        if not rows:
-            return np.zeros((0, len(self._prior))), np.zeros(0), np.zeros((0, 0))
-        design = np.array(rows)
-        targets = np.array(
-            [
-                obs.value - (column.z - column.z_slope @ self.centre)
-                for obs, column in zip(self._observations, columns, strict=True)
-            ]
-            + [entry.value for entry in self._telemetry]
-        )
-        covariance = design @ self._prior @ design.T
-        n = len(seen)
-        if n:
-            weights = np.array([column.z_weight for column in columns])
-            covariance[:n, :n] += np.outer(weights, weights) * self._kernel(seen, seen, scales)
-            units = np.array([column.z_unit for column in columns])
-            noise = self._noise * np.array([obs.noise for obs in self._observations])
-            covariance[range(n), range(n)] += (units * noise) ** 2
-        at = range(n, len(rows))
-        covariance[at, at] += np.array([entry.sd**2 for entry in self._telemetry])
-        return design, targets, covariance
+    def _noise(self, weights: Floats) -> Floats | None:
+        variance = sum(share * scales.noise**2 for scales, share in self._weighed())
+        noise: Floats = np.sqrt(variance) * weights
+        return noise if variance > REPEATABLE**2 * (1 + 1e-9) else None
 
-    def _kernel(
-        self,
-        left: Sequence[Candidate],
-        right: Sequence[Candidate],
-        scales: tuple[float, float] | None = None,
-    ) -> Floats:
-        """Covariance of ρ between two lists."""
-        scale, own = scales or self._scales
+    def _seen(self) -> Seen | None:
+        if not self._observations:
+            return None
+        candidates = [obs.candidate for obs in self._observations]
+        columns = [self._ensemble.column(c) for c in candidates]
+        design = np.array([column.z_slope for column in columns])
+        expected = np.array([column.z for column in columns]) + design @ (self._mean - self.centre)
+        return Seen(
+            design=design,
+            targets=np.array([obs.value for obs in self._observations]) - expected,
+            weights=np.array([column.z_weight for column in columns]),
+            units=np.array([c.z_unit * o.noise for c, o in zip(columns, self._observations, strict=True)]),
+            base=design @ self._covariance @ design.T,
+            likeness=self._likeness(candidates, candidates),
+        )
+
+    def _likeness(self, left: Sequence[Candidate], right: Sequence[Candidate]) -> Likeness:
         x = np.array([self.features[c] for c in left])
         y = np.array([self.features[c] for c in right])
         squared = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)[None, :] - 2 * x @ y.T
-        result: Floats = OFFSET**2 + scale**2 * np.exp(-np.maximum(squared, 0.0) / (2 * LENGTH**2))
+        same = np.zeros(squared.shape)
+        misfit = np.zeros(squared.shape)
         places: dict[Candidate, list[int]] = {}
         for j, d in enumerate(right):
             places.setdefault(d, []).append(j)
         for i, c in enumerate(left):
             if c in places:
-                result[i, places[c]] += (self._misfit * self._ensemble.column(c).misfit) ** 2 + own**2
-        return result
+                same[i, places[c]] = 1.0
+                misfit[i, places[c]] = (self._misfit * self._ensemble.column(c).misfit) ** 2
+        return Likeness(np.exp(-np.maximum(squared, 0.0) / (2 * LENGTH**2)), same, misfit)
 
-    def _choose_scales(self) -> None:
-        if len(self._observations) < 3:
+    def _weighed(self) -> Iterator[tuple[Scales, float]]:
+        """The combinations of scales that count, and how much, of 1 in all."""
+        counts = self._shares >= NEGLIGIBLE
+        total = float(self._shares[counts].sum())
+        for scales, share in zip(self._scales, self._shares, strict=True):
+            if share >= NEGLIGIBLE:
+                yield scales, float(share) / total
+
+    def _weigh_scales(self) -> None:
+        seen = self._seen()
+        if seen is None:
             return
-        best = -np.inf
-        for scales in itertools.product(RESIDUALS, OWNS):
-            _, targets, covariance = self._evidence(scales)
-            likelihood = _log_likelihood(targets, covariance)
-            if likelihood > best + 1e-9:
-                best, self._scales = likelihood, scales
+        logs = np.array([seen.log_likelihood(scales) for scales in self._scales])
+        shares = np.exp(logs - logs.max())
+        self._shares = shares / shares.sum()
 
 
-def _log_likelihood(targets: Floats, covariance: Floats) -> float:
-    sign, logdet = np.linalg.slogdet(covariance)
-    if sign <= 0:
-        return -np.inf
-    return float(-0.5 * targets @ np.linalg.solve(covariance, targets) - 0.5 * logdet)
+def _mixture(parts: Sequence[tuple[float, Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Mean [N] and covariance [N, N] of Gaussians (share, mean, covariance)."""
+    mean: Floats = np.sum([share * own for share, own, _ in parts], axis=0)
+    covariance: Floats = np.sum(
+        [share * (spread + np.outer(own - mean, own - mean)) for share, own, spread in parts], axis=0
+    )
+    return mean, covariance

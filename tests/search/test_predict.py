@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,11 +9,11 @@ from has.core.figures import figures
 from has.core.stage import Beside, Stage
 from has.latency.lookup import LatencyModel
 from has.search.calibrate import telemetry
+from has.search.factors import FACTORS
 from has.search.objective import Objective, Point, nearby_rate, tied
 from has.search.predict import Predictor, physics_features, scaled
 from has.search.problem import Problem, warmup_s
 from has.search.space import Candidate
-from has.search.surrogate import FACTORS
 from has.sim.draw import draw_requests
 from tests.search.small import make_profile, make_workload
 
@@ -69,11 +71,13 @@ def test_scaled_latencies() -> None:
     assert same.seconds(Stage.ENCODE, 3, 700, 30.0) == latency.seconds(Stage.ENCODE, 3, 700, 30.0)
 
 
-def test_telemetry_finds_the_factors_that_were_put_in(problem: Problem) -> None:
+@pytest.mark.parametrize("offload", [500_000, 1_000_000])
+def test_telemetry_finds_the_factors_that_were_put_in(problem: Problem, offload: int) -> None:
+    """As well as it says; within 5 % where encoders do nothing but encode."""
     truth = np.log([1.0, 1.25, 0.8, 1.1, 1.0])
     measuring = Predictor(problem, scaled(problem.latency, truth))
     planning = Predictor(problem)
-    deployment = problem.deployment(CANDIDATES[0])
+    deployment = problem.deployment(replace(CANDIDATES[0], offload=offload))
     measured, simulated = (p.figures(deployment, 15.0, problem.requests) for p in (measuring, planning))
     rows = telemetry(
         deployment, measured, simulated, planning.latency, problem.demand, np.zeros(len(FACTORS))
@@ -82,9 +86,12 @@ def test_telemetry_finds_the_factors_that_were_put_in(problem: Problem) -> None:
     design = np.array([r.row / r.sd for r in rows] + list(np.eye(len(FACTORS)) / 0.15))
     values = np.array([r.value / r.sd for r in rows] + [0.0] * len(FACTORS))
     found = np.linalg.lstsq(design, values, rcond=None)[0]
+    sd = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
     for stage in ("encode", "prefill", "decode"):
         at = FACTORS.index(stage)
-        assert found[at] == pytest.approx(truth[at], abs=0.05), stage
+        assert found[at] == pytest.approx(truth[at], abs=min(2 * sd[at], 0.1)), stage
+        if offload == 1_000_000:
+            assert found[at] == pytest.approx(truth[at], abs=0.05), stage
 
 
 def test_features_are_standardised_and_tell_topologies_apart(problem: Problem) -> None:
@@ -100,6 +107,20 @@ def test_nearby_rate_finds_the_edge_from_either_side() -> None:
     for guess in (6.0, 9.9, 10.1, 14.0):
         assert nearby_rate(run, guess, 0.9) == pytest.approx(10.0, rel=0.003)
     assert nearby_rate(lambda r: Point(r, 0.0, r, 1.0), 10.0, 0.9) == 0.0
+
+
+@pytest.mark.parametrize("guess", [6.0, 7.9, 9.0])
+def test_nearby_rate_claims_no_more_than_a_scan_from_above_would(guess: float) -> None:
+    """A short run carries for a while what no stage can: 18 % of such a lead once led a search astray."""
+    asked: list[float] = []
+
+    def run(rate: float) -> Point:
+        asked.append(rate)
+        return Point(rate, min(1.0, max(0.0, 1.9 - rate / 10)), rate, 1.0)  # .9 at a rate of 10
+
+    assert nearby_rate(run, guess, 0.9, most=8.0) == 8.0
+    assert max(asked) == 8.0
+    assert nearby_rate(run, guess, 0.9, most=20.0) == pytest.approx(10.0, rel=0.003)
 
 
 def test_ties_are_within_half_a_percent() -> None:
