@@ -7,7 +7,8 @@ taken in an hour say the same:
     one state      eight workers, each at the duty of one virtual GPU, all busy from the first sample to the last
     interleaved    works are dealt out in shares of about equal length; a worker goes round its own and its neighbour's, so that
                    every work is measured by two processes and all along
-    low quantile   of the samples of a work counts the one that a quarter are below: what disturbs only adds
+    the least      of the samples of a work the least counts: what disturbs only adds. `HEADROOM` puts back, for all works alike,
+                   what they add to each other when all GPUs are busy, so that the host keeps up with the device
     halves         the tables of the earlier and of the later samples must agree, else more are taken; if they still do
                    not, the table says by how much (`Nominal.wavers`)
 
@@ -32,7 +33,8 @@ STEADY = 0.05
 """How far apart they may be for no more to be taken, at nine works in ten; a table counts as sound a little beyond."""
 LEAST = 4
 """Samples of each work at least."""
-QUANTILE = 0.25
+HEADROOM = 1.1
+"""A quarter of the samples were seen within this of the least, half within 1.2."""
 WORKER = "has.device.calibrate:worker"
 Key = tuple[str, int, int]
 """stage, batch, tokens."""
@@ -134,7 +136,7 @@ def measure(
                 turns[index] += 1
                 go_on(index)
         used = others.cores(own_s)
-    costs = {work: low(of) for work, of in samples.items()}
+    costs = {work: HEADROOM * min(of) for work, of in samples.items()}
     return Nominal(
         model,
         share,
@@ -170,19 +172,10 @@ def deal(works: Sequence[Key], seconds: Mapping[Key, float], shares: int) -> lis
     return dealt
 
 
-def low(samples: Sequence[float]) -> float:
-    """The value that `QUANTILE` of the samples are below, by linear interpolation."""
-    ordered = sorted(samples)
-    place = QUANTILE * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
 def wavering(samples: Mapping[Key, Sequence[float]]) -> float:
     """How far the tables of earlier and later samples are apart, relatively: what nine in ten works do not exceed."""
     apart = sorted(
-        abs(low(of[len(of) // 2 :]) / low(of[: len(of) // 2]) - 1) if len(of) > 1 else float("inf")
+        abs(min(of[len(of) // 2 :]) / min(of[: len(of) // 2]) - 1) if len(of) > 1 else float("inf")
         for of in samples.values()
     )
     return apart[int(0.9 * (len(apart) - 1))]
