@@ -36,24 +36,44 @@ def outlook(plan: Plan, seconds: Mapping[Key, float]) -> Outlook:
 
     Depends on its arguments alone: an interrupted profile comes to the same points again.
     """
-    found = Outlook()
-    if not plan.adaptive:
-        found.wanted = [point for point in plan.points if point.key not in seconds]
+    return Lookout(plan).look(seconds)
+
+
+class Lookout:
+    """`outlook` of one plan again and again, as `seconds` grow: a plane is looked at anew only if it has got a point."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._order = {point.key: place for place, point in enumerate(plan.points)}
+        self._points = _planes(plan) if plan.adaptive else []
+        self._planes: dict[int, tuple[int, _Plane]] = {}
+
+    def look(self, seconds: Mapping[Key, float]) -> Outlook:
+        """`seconds` hold what they held at the last look, and more."""
+        found = Outlook()
+        if not self._plan.adaptive:
+            found.wanted = [point for point in self._plan.points if point.key not in seconds]
+            return found
+        planes = [self._plane(number, seconds) for number in range(len(self._points))]
+        shares: dict[tuple[str, str], set[float]] = {}
+        for plane in planes:
+            shares.setdefault(plane.grid, set()).update(plane.shares)
+        for plane in planes:
+            active = shares[plane.grid]
+            found.wanted += [plane.points[place] for place in plane.wanted]
+            found.follows |= plane.filled(active)
+            found.absent |= plane.keys_beyond(active)
+        found.wanted.sort(key=lambda point: self._order[point.key])
         return found
-    planes = [_Plane(points, seconds, plan.sampling) for points in _planes(plan)]
-    shares: dict[tuple[str, str], set[float]] = {}
-    for plane in planes:
-        shares.setdefault(plane.grid, set()).update(plane.shares)
-    for plane in planes:
-        plane.fill(shares[plane.grid])
-        found.wanted += [plane.points[place] for place in plane.wanted]
-        found.follows |= {plane.points[place].key: value for place, value in plane.follows.items()}
-        found.absent |= {
-            point.key for (share, _), point in plane.points.items() if share not in shares[plane.grid]
-        }
-    order = {point.key: place for place, point in enumerate(plan.points)}
-    found.wanted.sort(key=lambda point: order[point.key])
-    return found
+
+    def _plane(self, number: int, seconds: Mapping[Key, float]) -> _Plane:
+        points = self._points[number]
+        have = sum(point.key in seconds for point in points.values())
+        kept = self._planes.get(number)
+        if kept is None or kept[0] != have:
+            kept = have, _Plane(points, seconds, self._plan.sampling)
+            self._planes[number] = kept
+        return kept[1]
 
 
 def rows(plan: Plan, ahead: Outlook) -> int:
@@ -94,6 +114,7 @@ class _Plane:
         self.follows: dict[Place, float] = {}
         self.wanted: set[Place] = set()
         self._known = {place: seconds[point.key] for place, point in points.items() if point.key in seconds}
+        self._filled: tuple[set[float], dict[Key, float]] | None = None
         self._tolerance = sampling.straight
         own = {share for (share, _), point in points.items() if not point.spare}
         self.shares = sorted(own | {share for share, _ in self._known})
@@ -114,11 +135,18 @@ class _Plane:
                 self._bends(batch, sampling.bent, self._at)
         self.shares = sorted({*self.shares, *(share for share, _ in self.wanted)})
 
-    def fill(self, shares: set[float]) -> None:
-        """Let rows at shares that only other planes of the grid need follow, once this plane is settled."""
-        if not self.wanted:
-            for batch in self.batches:
-                self._between(sorted(shares), batch)
+    def filled(self, shares: set[float]) -> dict[Key, float]:
+        """What follows, rows at `shares` that only other planes of the grid need among it, once this plane is settled."""
+        if self._filled is None or self._filled[0] != shares:
+            if not self.wanted:
+                for batch in self.batches:
+                    self._between(sorted(shares), batch)
+            follows = {self.points[place].key: value for place, value in self.follows.items()}
+            self._filled = set(shares), follows
+        return self._filled[1]
+
+    def keys_beyond(self, shares: set[float]) -> set[Key]:
+        return {point.key for (share, _), point in self.points.items() if share not in shares}
 
     def _at(self, place: Place) -> float | None:
         return self._known.get(place, self.follows.get(place))

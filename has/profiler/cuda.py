@@ -27,7 +27,7 @@ from has.errors import MissingError
 from has.files.profile import save_profile
 from has.models.rules import TokenRule
 from has.models.tokens import token_rule
-from has.profiler.adapt import outlook, rows
+from has.profiler.adapt import Lookout, rows
 from has.profiler.assemble import assemble, words
 from has.profiler.cuda_mps import MpsGpu
 from has.profiler.measure import Measurer
@@ -201,14 +201,15 @@ def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress]
     seconds = medians(work)
     flags: dict[str, None] = {}
     begun, done_weight = place.gpu.clock(), 0.0
-    while wanted := outlook(plan, seconds).wanted:
+    lookout = Lookout(plan)
+    while wanted := lookout.look(seconds).wanted:
         point = place.first(wanted)
         measured = _once(plan, point, place, flags)
         if measured.ratio > 1:
             measured = _once(plan, point, place, flags)
         work.add(point, measured)
         seconds[point.key] = medians(work)[point.key]
-        ahead = outlook(plan, seconds)
+        ahead = lookout.look(seconds)
         settled = seconds.keys() | ahead.follows.keys() | ahead.absent
         left = [each for each in plan.points if each.key not in settled]
         done_weight += weight(point)

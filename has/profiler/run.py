@@ -18,7 +18,7 @@ from has.errors import InputError, MissingError
 from has.files.profile import save_profile
 from has.models.names import BENCH, BUNDLED
 from has.models.tokens import token_rule
-from has.profiler.adapt import outlook, rows, settled
+from has.profiler.adapt import Lookout, outlook, rows, settled
 from has.profiler.assemble import assemble, words
 from has.profiler.cpu_metadata import device_of, notes_of
 from has.profiler.forecast import Forecast, expected_s
@@ -147,7 +147,8 @@ def _measure(
 ) -> None:
     """Measure what is wanted, until nothing more is; a point that the host disturbed once more."""
     seconds = medians(work)
-    ahead = outlook(plan, seconds)
+    lookout = Lookout(plan)
+    ahead = lookout.look(seconds)
     gpu = VirtualGpu(table)
     forecast = Forecast(
         [point for point in plan.points if point.key not in seconds],
@@ -182,7 +183,7 @@ def _measure(
                     continue
                 work.add(point, measured)
                 seconds[point.key] = statistics.median(measured.samples)
-                ahead = outlook(plan, seconds)
+                ahead = lookout.look(seconds)
                 forecast.follow(ahead.follows)
                 under_way = {other.key for other in (*waiting, *running.values())}
                 found = [other for other in ahead.wanted if other.key not in under_way]

@@ -14,7 +14,7 @@ from has.device.device_model import VIRTUAL_GPU
 from has.errors import InputError
 from has.latency.lookup import Grid
 from has.models.tokens import token_rule
-from has.profiler.adapt import bends, outlook, refine
+from has.profiler.adapt import Lookout, bends, outlook, refine
 from has.profiler.plan import load, make_plan, weight
 from tests.profiler.declared import declared_s
 
@@ -242,11 +242,23 @@ def test_shares_or_batches_that_were_asked_for_are_all_measured():
         assert len(outlook(made, {}).wanted) == len(made.points)
 
 
+def test_looking_again_and_again_finds_what_one_look_finds():
+    made = plan()
+    lookout, seconds = Lookout(made), {}
+    while wanted := lookout.look(seconds).wanted:
+        afresh = outlook(made, seconds)
+        assert wanted == afresh.wanted
+        assert lookout.look(seconds).absent == afresh.absent
+        seconds |= {point.key: declared_s(point) for point in wanted[:40]}
+    assert lookout.look(seconds).follows == pytest.approx(outlook(made, seconds).follows)
+
+
 def test_an_interrupted_profile_comes_to_the_same_points():
     made = plan()
     seconds, _ = measured_by(declared_s, made)
     some = dict(list(seconds.items())[:40])
-    while wanted := outlook(made, some).wanted:
+    lookout = Lookout(made)
+    while wanted := lookout.look(some).wanted:
         some[wanted[-1].key] = declared_s(wanted[-1])
     assert some == seconds
 
