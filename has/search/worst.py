@@ -8,6 +8,7 @@ every workload meets its SLO, and a goodput is the one that the hardest of them 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -45,6 +46,7 @@ class WorstCapacity(CapacityModel):
         self.models = models
         self.limits = models[0].limits
         self.latency, self.demand, self.slo = models[0].latency, models[0].demand, models[0].slo
+        self.decode_batch = lru_cache(maxsize=None)(self._decode_batch)
 
     def of(self, candidate: Candidate, kv_tokens: int | None = None) -> Capacities:
         found = [dict(model.of(candidate, kv_tokens).stages) for model in self.models]
@@ -68,3 +70,6 @@ class WorstCapacity(CapacityModel):
 
     def encode_throughput(self, batch: int, pool: str = "encode") -> float:
         return min(model.encode_throughput(batch, pool) for model in self.models)
+
+    def _decode_batch(self, kv_tokens: int | None, pool: str = "decode") -> int:
+        return min(model.decode_batch(kv_tokens, pool) for model in self.models)
