@@ -84,7 +84,7 @@ def _search(t: Talk, plan: SearchPlan) -> None:
     try:
         executor = wiring.executor(plan)
         try:
-            with SearchView(t, plan.budget) as view:
+            with SearchView(t, plan.budget, "measured" if plan.live else "simulated") as view:
                 outcome = search(**plan.arguments, executor=executor, callbacks=view, command=sys.argv)
         finally:
             executor.close()
@@ -125,7 +125,7 @@ def _write(plan: SearchPlan, outcome: Outcome) -> Path:
 
 
 def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
-    from has.report.answer import answer_lines, baseline_table
+    from has.report.answer import answer_lines, baseline_table, price_words
     from has.report.document import Document, Section
     from has.report.terminal import draw
 
@@ -140,6 +140,8 @@ def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
     rates_differ = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"
     at = f" --rate {outcome.best.rate:.4g}" if rates_differ else ""
     next_line = f"next: has deploy {plan.out}    why this one: has explain {plan.out}{at}"
+    prices = price_words((outcome.best.evidence or {}).get("cost") or {})
+    files = [prices, *files] if prices else files
     sections = [Section("Against the baselines, on the same GPUs", [table])] if table else []
     return draw(
         Document(

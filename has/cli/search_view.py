@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from has.cli.console import Talk
 from has.core.trial import Trial, TrialState
-from has.core.words import plural
+from has.core.words import plural, time_left
 from has.report.document import Table, number
 from has.report.terminal import draw_part, spark_line
 from has.search.events import Callbacks
@@ -19,16 +20,43 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """Trials that the live table shows; earlier ones are in the journal."""
+AROUND = 8
+"""Lines of the terminal that stand around the rows of the table."""
+WIDE = 140
+"""Columns from which on the table has room for why a trial ended as it did."""
 TELL_EVERY_S = 5.0
 """Without a terminal a stage says no more often than this how far it is."""
 
 
-class SearchView(Callbacks):
-    """Use as a context manager around the search."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the live table, shown on terminals of at least so many characters."""
 
-    def __init__(self, talk: Talk, budget: int) -> None:
+    name: str
+    from_width: int = 0
+
+
+COLUMNS = (
+    Column("#"),
+    Column("for", 90),
+    Column("configuration"),
+    Column("rate/s", 100),
+    Column("predicted", 75),
+    Column("tried"),
+    Column("attained"),
+    Column("TTFT p99", 115),
+    Column("TPOT p99", 125),
+    Column("state"),
+)
+
+
+class SearchView(Callbacks):
+    """Use as a context manager around the search. `tried` says what trials do: measured, simulated."""
+
+    def __init__(self, talk: Talk, budget: int, tried: str = "measured") -> None:
         self._talk = talk
         self._budget = budget
+        self._tried = tried
         self._began = time.monotonic()
         self._stage, self._detail, self._done, self._total = "", "", 0, 0
         self._funnel = ""
@@ -36,7 +64,7 @@ class SearchView(Callbacks):
         self._running: tuple[int, str, str, float | None, float] | None = None
         self._best: Trial | None = None
         self._live: Any = None
-        self._told = self._began
+        self._told = self._stage_began = self._began
 
     def __enter__(self) -> SearchView:
         if self._talk.live:
@@ -57,13 +85,22 @@ class SearchView(Callbacks):
     # -- what the search tells ---------------------------------------------------------------------
 
     def stage(self, name: str, detail: str = "") -> None:
-        self._stage, self._detail, self._done, self._total, self._told = name, detail, 0, 0, time.monotonic()
-        if name != "trials":
+        self._stage, self._detail, self._done, self._total = name, detail, 0, 0
+        self._told = self._stage_began = time.monotonic()
+        if name == "trials":
+            last = detail.rpartition(" ")[2]  # "up to 40": a sampler may try more than was planned, or fewer
+            self._budget = int(last) if last.isdigit() else self._budget
+        else:
             self._line(f"{self._clock()} {name}{': ' + detail if detail else ''}")
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        self._stage, self._done, self._total = stage, done, total
         now = time.monotonic()
+        if self._stage == "trials":  # between two of them the model may be simulated anew
+            self._detail = f"{stage} {done}"
+        else:
+            if stage != self._stage:
+                self._detail, self._stage_began = "", now
+            self._stage, self._done, self._total = stage, done, total
         if self._live is None and now - self._told > TELL_EVERY_S:
             self._told = now
             self._line(f"{self._clock()}   {stage} {done}{f'/{total}' if total else ''}")
@@ -77,6 +114,8 @@ class SearchView(Callbacks):
 
     def trial_started(self, number: int, label: str, kind: str, rate: float | None, predicted: float) -> None:
         self._running = (number, label, kind, rate, predicted)
+        if self._stage == "trials":
+            self._detail = f"{len(self._trials) + 1} of up to {self._budget}"
 
     def trial_finished(self, trial: Trial, predicted: float, best: Trial | None, replayed: bool) -> None:
         self._running = None
@@ -149,49 +188,48 @@ class SearchView(Callbacks):
         return Group(*parts)
 
     def _table(self) -> Table:
-        rows: list[tuple[Any, ...]] = []
-        for trial, predicted in self._trials[-SHOWN:]:
-            figures = trial.figures or {}
-            attainment = figures.get("attainment")
-            rows.append(
-                (
-                    f"{'*' if trial is self._best else ' '}{_number(trial.number, trial.kind)}",
-                    trial.kind,
-                    trial.deployment.label,
-                    trial.rate,
-                    predicted,
-                    trial.objective,
-                    None if attainment is None else f"{attainment:.1%}",
-                    (figures.get("ttft_ms") or {}).get("p99"),
-                    (figures.get("tpot_ms") or {}).get("p99"),
-                    trial.state.value if trial.reason is None else f"{trial.state.value}: {trial.reason}",
-                )
-            )
+        """The last trials; the narrower the terminal, the fewer columns and rows."""
+        width, height = self._talk.console.width, self._talk.console.height
+        shown = [column for column in COLUMNS if width >= column.from_width]
+        rows = [self._cells(trial, predicted) for trial, predicted in self._trials[-SHOWN:]]
         if self._running is not None:
             n, label, kind, rate, predicted = self._running
-            rows.append(
-                (f" {_number(n, kind)}", kind, label, rate, predicted, None, None, None, None, "running")
-            )
-        columns = (
-            "#",
-            "for",
-            "configuration",
-            "rate/s",
-            "predicted",
-            "measured",
-            "attained",
-            "TTFT p99",
-            "TPOT p99",
-            "",
-        )
-        return Table(columns, rows)
+            cells = {"#": f" {_number(n, kind)}", "for": kind, "configuration": label, "rate/s": rate}
+            rows.append({**cells, "predicted": predicted, "state": "running"})
+        rows = rows[-max(3, height - AROUND) :]
+        names = [self._tried if c.name == "tried" else "" if c.name == "state" else c.name for c in shown]
+        return Table(names, [[cells.get(c.name) for c in shown] for cells in rows])
+
+    def _cells(self, trial: Trial, predicted: float) -> dict[str, Any]:
+        """One row, by the names of `COLUMNS`."""
+        figures = trial.figures or {}
+        attainment = figures.get("attainment")
+        state = trial.state.value
+        if trial.reason is not None and self._talk.console.width >= WIDE:
+            state += f": {trial.reason}"
+        return {
+            "#": f"{'*' if trial is self._best else ' '}{_number(trial.number, trial.kind)}",
+            "for": trial.kind,
+            "configuration": trial.deployment.label,
+            "rate/s": trial.rate,
+            "predicted": predicted,
+            "tried": trial.objective,
+            "attained": None if attainment is None else f"{attainment:.1%}",
+            "TTFT p99": (figures.get("ttft_ms") or {}).get("p99"),
+            "TPOT p99": (figures.get("tpot_ms") or {}).get("p99"),
+            "state": state,
+        }
 
     def _time_left(self) -> str:
+        """Of the trials; of a stage whose length is known, by how far it came in what time."""
         measured = [trial for trial, _ in self._trials if trial.duration_s > 0]
-        if not measured or len(self._trials) >= self._budget:
-            return ""
-        each = sum(trial.duration_s for trial in measured) / len(measured)
-        return f"at most {each * (self._budget - len(self._trials)) / 60:.0f} min of trials left"
+        if self._stage == "trials" and measured and len(self._trials) < self._budget:
+            each = sum(trial.duration_s for trial in measured) / len(measured)
+            return f"at most {time_left(each * (self._budget - len(self._trials)))} of trials left"
+        took = time.monotonic() - self._stage_began
+        if self._total > self._done > 0 and took > 1:
+            return f"about {time_left(took / self._done * (self._total - self._done))} of this left"
+        return ""
 
 
 def _number(number: int, kind: str) -> str:

@@ -112,9 +112,11 @@ def _replayed(workload: Workload) -> list[Section]:
 
 
 def _read_table(file: Path, rows: bool) -> tuple[Document, Any]:
+    from has.files.trace import refuse_foreign
     from has.report import nouns, run_files, traffic
 
     existing(file)
+    refuse_foreign(file, _columns(file) if file.suffix.lower() != ".jsonl" else ())
     if file.suffix.lower() == ".jsonl" and run_files.is_journal(file):
         return run_files.describe_journal(file)
     if file.suffix.lower() != ".jsonl" and (kind := run_files.kind_of(_columns(file))):

@@ -65,7 +65,11 @@ def text_stream(path: str | Path) -> Iterator[TextIO]:
 
 def read_text(path: str | Path) -> str:
     """UTF-8 text; a byte order mark is allowed and dropped."""
-    raw = read_bytes(path)
+    return text_from(read_bytes(path), path)
+
+
+def text_from(raw: bytes, path: str | Path) -> str:
+    """The text that the bytes of `path` are."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -96,7 +96,30 @@ def save_trace(requests: Requests, path: str | Path) -> None:
     )
 
 
+_FOREIGN = {
+    "azure-lmm": ("TIMESTAMP", "NumImages", "ContextTokens"),
+    "azure": ("TIMESTAMP", "ContextTokens"),
+    "mooncake": ("input_length", "output_length"),
+    "burstgpt": ("Timestamp", "Request tokens"),
+}
+"""Columns by which traces of others are known, the more of them first."""
+
+
+def refuse_foreign(path: Path, columns: Sequence[str]) -> None:
+    """InputError with the command that converts it, where the columns are those of another project's trace."""
+    for name, known in _FOREIGN.items():
+        if set(known) <= set(columns):
+            raise InputError(
+                f"is a trace as {name} writes it",
+                where=str(path),
+                field=known[0],
+                allowed="the columns " + ", ".join(COLUMNS),
+                mend=f"has trace convert {path} --format {name} --out {path.stem}-trace.csv",
+            )
+
+
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    refuse_foreign(path, columns)
     unknown = [name for name in columns if name not in COLUMNS + SIZES]
     if unknown:
         raise InputError(

@@ -5,16 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from has.core.workload import Workload
+from has.core.workload import Arrivals, Workload
 from has.errors import InputError
 from has.files.atomic import write_atomic
 from has.files.plain import prune, short
+from has.files.reading import existing
 from has.files.validate import validate
 from has.files.yaml import dump_yaml, load_yaml
 
+TABLES = (".csv", ".jsonl", ".parquet")
+"""Endings of traces."""
+
 
 def load_workload(path: str | Path) -> Workload:
-    """A trace's path, written relative to the workload's folder, comes back absolute. Raises InputError."""
+    """A trace's path, written relative to the workload's folder, comes back absolute. Raises InputError.
+
+    A trace table (.csv, .jsonl, .parquet) is a workload too: its replay, with no SLO of its own.
+    """
+    if Path(path).suffix.lower() in TABLES:
+        file = existing(path).resolve()
+        arrivals = Arrivals(process="trace", file=str(file))
+        return Workload(version=1, name=file.stem, description=f"Replay of {file.name}", arrivals=arrivals)
     workload = validate(Workload, load_yaml(path), str(path))
     name = workload.arrivals.file
     if name is None:

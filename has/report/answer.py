@@ -47,17 +47,21 @@ def answer_lines(best: Deployment) -> list[str]:
 
 
 def cost_words(cost: Mapping[str, Any]) -> str:
-    """Dollars an hour and per million output tokens, and whose prices they are; empty where a GPU has none."""
+    """Dollars an hour and per million output tokens; empty where a GPU has no price."""
     hourly, tokens = cost.get("usd_per_hour"), cost.get("usd_per_million_output_tokens")
     if hourly is None:
         return ""
-    prices = (
-        f"{gpu} {number(price['usd_per_gpu_hour'])} $/h: {price['source']}"
-        for gpu, price in cost["prices"].items()
-        if price
+    each = ", ".join(
+        f"{gpu} at {number(p['usd_per_gpu_hour'])} $/h" for gpu, p in cost["prices"].items() if p
     )
     per_token = "" if tokens is None else f", {number(tokens)} $ per million output tokens within the SLO"
-    return f"costs {number(hourly)} $/h{per_token} ({'; '.join(prices)})"
+    return f"costs {number(hourly)} $/h{per_token} ({each})"
+
+
+def price_words(cost: Mapping[str, Any]) -> str:
+    """Whose prices they are."""
+    told = [f"{gpu}: {price['source']}" for gpu, price in (cost.get("prices") or {}).items() if price]
+    return f"Prices: {'; '.join(told)}." if told and cost.get("usd_per_hour") is not None else ""
 
 
 def _objective_words(objective: Mapping[str, Any]) -> str:

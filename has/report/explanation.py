@@ -8,18 +8,10 @@ from typing import Any
 from has.core.deployment import Deployment
 from has.core.words import signed
 from has.report.answer import answer_lines, baseline_table
+from has.report.binding import NAMES, busiest_words
 from has.report.document import Bars, Document, Part, Section, Table, number
 from has.report.figures import one_line
 from has.report.provenance import source_words
-
-NAMES = {
-    "encode": "encode",
-    "prefill": "prefill, local and remote together",
-    "prefill_local": "local prefill",
-    "prefill_remote": "remote prefill",
-    "decode": "decode",
-    "preprocess": "preprocessing on the CPU",
-}
 
 
 def describe_explanation(deployment: Deployment, told: Mapping[str, Any]) -> Document:
@@ -54,7 +46,8 @@ def _binding_words(told: Mapping[str, Any]) -> str:
         words += f", of which {number(rate)} are asked ({rate / limit:.0%})"
     if binding == "preprocess":
         words += "; more GPUs gain nothing, more CPU (preprocess_workers) does"
-    return words + "."
+    busiest = busiest_words(binding, told["figures"].get("stages") or {})
+    return f"{words}. {busiest}" if busiest else f"{words}."
 
 
 def _advice_words(told: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from has.report.binding import LABELS
 from has.report.document import Bars, Section, Table, number, two_columns
 
 Figures = Mapping[str, Any]
@@ -47,7 +48,7 @@ def stages(figures: Figures) -> Table:
         wait, service = stage.get("wait_ms") or {}, stage.get("service_ms") or {}
         rows.append(
             (
-                name,
+                LABELS.get(name, name),
                 None if stage.get("utilisation") is None else f"{stage['utilisation']:.1%}",
                 stage.get("batches"),
                 stage.get("mean_batch"),

@@ -14,6 +14,7 @@ from has.core.stage import Beside, Stage
 from has.core.trial import Trial, TrialState
 from has.report import plot
 from has.report.answer import BASELINE_WORDS
+from has.report.binding import LABELS
 from has.report.document import Panels, Picture, number
 from has.report.replay import Landscape, Sweep, share_below
 
@@ -68,6 +69,7 @@ def landscape(found: Landscape, best: Deployment) -> Panels:
         f"Requests/s within the SLO of {number(found.rate)} offered, simulated; white is 0, the darkest {number(most)}. Of the {points} "
         f"points shown {near} lie within 1 % of the best of them, {found.allocations[i]} B{b} s{found.shares[j]:g}, and {nothing} "
         "give less than half of it. A cross marks the answer; empty fields are no configurations."
+        + (" A number in brackets: GPUs of one worker." if any("(" in a for a in found.allocations) else "")
     )
     return Panels(pictures, words)
 
@@ -170,7 +172,7 @@ def stage_times(figures: Mapping[str, Any]) -> Picture | None:
     """Where a request's time goes: the mean wait and service of each stage."""
     rows = [
         (
-            name.replace("_", " "),
+            LABELS.get(name, name),
             (stage.get("wait_ms") or {}).get("mean"),
             (stage.get("service_ms") or {}).get("mean"),
         )

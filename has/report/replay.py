@@ -34,7 +34,7 @@ from has.search.question import REQUESTS
 from has.search.setup import LONG
 from has.search.space import Candidate, candidate_of, enumerate_space
 from has.search.sustain import FEWEST, SPAN
-from has.search.traffic import Played, lasting, most_like, replay
+from has.search.traffic import Played, most_like, replay
 from has.sim.draw import draw_requests
 
 Floats = NDArray[np.float64]
@@ -101,7 +101,7 @@ class Replay:
         """Traffic that lasts: of another seed than the trials', or what the search judged of the trace."""
         problem = self.problem
         if self._played is not None:
-            return lasting(self._played.judged, MOST_REQUESTS)
+            return self._played.judged
         count = min(MOST_REQUESTS, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * self.rate)))
         model = problem.settings["model"]
         return draw_requests(

@@ -10,7 +10,15 @@ from typing import Any
 from has.core.trial import Trial, TrialState
 from has.core.words import plural
 from has.report import figures, pictures
-from has.report.answer import answer_lines, baseline_table, each_gain_words, percent
+from has.report.answer import (
+    answer_lines,
+    baseline_table,
+    best_gain_words,
+    each_gain_words,
+    percent,
+    price_words,
+)
+from has.report.binding import LABELS
 from has.report.document import Bars, Document, Part, Section, Table, number, two_columns
 from has.report.html import page
 from has.report.nouns import describe_deployment, flatten
@@ -38,6 +46,8 @@ def describe_run(run: Run, seen: Seen = NOTHING) -> Document:
         lead = answer_lines(run.best)
         after = 2 + (run.evidence.get("meets_slo") is False)
         gains = each_gain_words(run.evidence)
+        if gains and best_gain_words(run.evidence).startswith("+"):
+            lead.remove(best_gain_words(run.evidence))  # the list says as much
         lead[after:after] = [*([gains] if gains else []), *seen.reason]
     device = str(run.manifest.get("device", ""))
     if "emulated" in device:
@@ -87,7 +97,7 @@ def _utilisation(run: Run, plots: Sequence[Part]) -> Section | None:
     busy = (run.evidence.get("measured") or {}).get("utilisation") or {}
     if not busy:
         return None
-    rows = [(stage, float(share), f"{share:.1%}") for stage, share in busy.items()]
+    rows = [(LABELS.get(stage, stage), float(share), f"{share:.1%}") for stage, share in busy.items()]
     parts: list[Part] = [Bars(rows, "share of time that the stage's workers worked"), *plots]
     trial = best_trial(run)
     if trial is not None and trial.figures:
@@ -111,7 +121,7 @@ def _trials(run: Run, plots: Sequence[Part]) -> Section | None:
         "attainment",
         "TTFT p99 ms",
         "TPOT p99 ms",
-        "s",
+        "took, s",
         "state",
     )
     words = ", ".join(f"{count} {state}" for state, count in states.items())
@@ -167,33 +177,55 @@ def _pruning(run: Run) -> Section | None:
     return Section("What was pruned, and why", [Bars(bars, "candidates left", float(total)), table])
 
 
+SAME = 0.005
+"""Shares by which simulated trials differ at the most from a prediction by the very same profile."""
+
+
 def _prediction(run: Run) -> Section | None:
     measured, predicted = run.evidence.get("measured"), run.evidence.get("predicted")
     if not measured or not predicted:
         return None
-    rows = [
+    tried = tried_words(run.evidence)
+    title = f"{tried.capitalize()} against predicted"
+    error = run.evidence.get("run_prediction_error_percent") or {}
+    if tried == "simulated" and error and max(error.values()) < 100 * SAME:
+        words = (
+            "Trials ran in the simulator on the planner's own profile, so they agree with its predictions and say nothing"
+            " of its errors. Live trials would, and so would --trial-profile, another profile to try on."
+        )
+        return Section(title, [words])
+    met = [percent(_at(of, ("attainment",))) for of in (measured, predicted)]
+    rows = [("SLO met, of requests", *met)] + [
         (name, _at(measured, path), _at(predicted, path))
         for name, path in (
             ("goodput, requests/s", ("goodput_rps",)),
             ("throughput, requests/s", ("throughput_rps",)),
-            ("SLO met, share of requests", ("attainment",)),
             ("TTFT mean, ms", ("ttft_ms", "mean")),
             ("TTFT p99, ms", ("ttft_ms", "p99")),
             ("TPOT mean, ms", ("tpot_ms", "mean")),
             ("TPOT p99, ms", ("tpot_ms", "p99")),
         )
     ]
-    tried = tried_words(run.evidence)
     parts: list[Part] = [Table(("of the best", tried, "predicted"), rows)]
-    error = run.evidence.get("run_prediction_error_percent") or {}
     if error:
-        words = ", ".join(f"{name} {value:.1f} %" for name, value in error.items())
+        words = ", ".join(f"{_ERRORS.get(name, name)} {value:.1f} %" for name, value in error.items())
         parts.append(f"Mean error of the uncalibrated prediction over this run's trials: {words}.")
     factors = run.evidence.get("stage_factors") or {}
     if factors:
-        told = [(stage, value.get("factor"), value.get("sd_percent")) for stage, value in factors.items()]
-        parts.append(Table(("stage", "slower than its profile by a factor of", "±  %"), told))
-    return Section(f"{tried.capitalize()} against predicted", parts)
+        told = [
+            (
+                _FACTORS.get(stage, LABELS.get(stage, stage)),
+                f"{value['factor']:.2f}",
+                f"{value['sd_percent']:.1f} %",
+            )
+            for stage, value in factors.items()
+        ]
+        parts.append(Table(("stage", "takes so many times what its profile says", "give or take"), told))
+    return Section(title, parts)
+
+
+_ERRORS = {"ttft_mean": "mean TTFT", "tpot_mean": "mean TPOT"}
+_FACTORS = {"prefill": "prefill", "beside": "encode and local prefill beside each other, on top"}
 
 
 def _at(figures: Mapping[str, Any], path: tuple[str, ...]) -> Any:
@@ -204,7 +236,7 @@ def _at(figures: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def _confirmations(run: Run) -> Section | None:
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             c.get("deployment"),
             c.get("rate"),
@@ -217,7 +249,9 @@ def _confirmations(run: Run) -> Section | None:
     ]
     if not rows:
         return None
-    columns = ("configuration", "rate/s", "seed", "attainment", "goodput/s", "note")
+    columns = ["configuration", "rate/s", "seed", "attainment", "goodput/s", "note"]
+    if not any(row[-1] for row in rows):
+        rows, columns = [row[:-1] for row in rows], columns[:-1]
     return Section("Finalists under other arrivals and loads", [Table(columns, rows)])
 
 
@@ -267,4 +301,7 @@ def _pareto(run: Run) -> Section | None:
         "source",
         "",
     )
-    return Section("What more or fewer GPUs carry", [pictures.pareto(run.pareto), Table(columns, rows)])
+    prices = price_words(run.evidence.get("cost") or {})
+    parts: list[Part] = [pictures.pareto(run.pareto), Table(columns, rows)]
+    parts += [prices] if prices else []
+    return Section("What more or fewer GPUs carry", parts)

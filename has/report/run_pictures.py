@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from has.core.deployment import Deployment
 from has.core.trial import Trial, TrialState
 from has.errors import HasError
 from has.report import pictures
+from has.report.binding import NAMES, busiest_words, carries_words
 from has.report.document import Part, number
-from has.report.explanation import NAMES
 from has.report.provenance import tried_words
 from has.report.replay import Replay
 from has.report.run import Run
@@ -42,21 +43,19 @@ def look(run: Run) -> Seen:
         return NOTHING
     try:
         replay = Replay(run)
-        return Seen(tuple(_reason(replay)), _plots(run, replay))
+        return Seen(tuple(_reason(run, replay)), _plots(run, replay))
     except HasError as error:
         return Seen(fault=f"Not replayed, so plots are missing: {str(error).splitlines()[0]}")
 
 
-def _reason(replay: Replay) -> list[str]:
+def _reason(run: Run, replay: Replay) -> list[str]:
     """Why the answer is the answer: what binds it, and what the baselines miss at its rate."""
     best, lines = replay.best, []
     binding = replay.binding(best)
     good, _, _ = replay.misses(best, replay.rate)
     if binding is not None:
-        stage, limit = binding
-        lines.append(
-            f"Why: {NAMES.get(stage, _stage(stage))} binds it and carries {number(limit)} requests/s."
-        )
+        busiest = busiest_words(binding[0], _figures(run, replay).get("stages") or {})
+        lines.append(f"Why: {carries_words(*binding, replay.rate)}. {busiest}".rstrip())
     lost = [words for name, d in replay.baselines.items() if (words := _lost(replay, name, d, good))]
     if lost:
         told = f"At {number(replay.rate)} requests/s, simulated, {good:.1%} of its requests meet the SLO"
@@ -80,9 +79,7 @@ def _lost(replay: Replay, name: str, deployment: Deployment, best: float) -> str
 
 
 def _stage(name: str) -> str:
-    return {"all": "its workers of all stages", "prefill_decode": "its prefill+decode pool"}.get(
-        name, NAMES.get(name, name)
-    )
+    return NAMES.get(name, name)
 
 
 def _plots(run: Run, replay: Replay) -> dict[str, list[Part]]:
@@ -97,8 +94,7 @@ def _plots(run: Run, replay: Replay) -> dict[str, list[Part]]:
     if over_time is not None:
         plots["trials"] = [over_time]
     plots["shares"] = _shares(replay)
-    trial = best_trial(run)
-    times = pictures.stage_times((trial.figures if trial else None) or replay.figures(best, replay.rate))
+    times = pictures.stage_times(_figures(run, replay))
     if times is not None:
         plots["stages"] = [times]
     named = {pictures.baseline_name(k): d for k, d in replay.baselines.items() if k in pictures.SHORT}
@@ -107,6 +103,12 @@ def _plots(run: Run, replay: Replay) -> dict[str, list[Part]]:
     plots["sweep"] = [pictures.rate_sweep(sweeps, slo, replay.rate)]
     plots["distributions"] = _distributions(run, replay)
     return plots
+
+
+def _figures(run: Run, replay: Replay) -> Mapping[str, Any]:
+    """Of the answer's trial; where it had none, simulated at the answer's rate."""
+    trial = best_trial(run)
+    return (trial.figures if trial else None) or replay.figures(replay.best, replay.rate)
 
 
 def _shares(replay: Replay) -> list[Part]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from has.files.formats.histogram import Histogram
 from has.files.formats.statistics import SIZES, Kind, Statistics
 from has.report.document import Curve, Document, Section, Table, number, two_columns
+from has.report.words import duration
 
 _POINTS = 288
 _PERCENTILES = (50, 75, 90, 99)
@@ -70,14 +70,6 @@ def _rate_curve(statistics: Statistics) -> Curve | None:
         f"mean of all {number(statistics.rate)}, most {number(float(rates.max()))}"
     )
     return Curve(rates.tolist(), "0", duration(stretch_s * len(rates)), caption)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that people would use."""
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{number(round(seconds / length, 2 - math.floor(math.log10(seconds / length))))} {unit}"
-    return f"{number(seconds)} s"
 
 
 def _sizes_table(sizes: dict[str, Histogram]) -> Table:

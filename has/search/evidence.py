@@ -171,7 +171,8 @@ def reproduce(
         *further,
         f"--space {folder}/space.yaml",
         *(f"--rate {rate:g}" for rate in question["rates"]),
-        f"--objective {question['objective']} --on {question['on']} --trials {question['trials']}",
+        f"--objective {question['objective']} --on {question['on']}",
+        *(f"--{name} {question[name]}" for name in ("trials", "requests") if question.get(name) is not None),
         f"--sampler {question['sampler']} --seed {question['seed']}",
     ]
     slo = question.get("slo_asked", question["slo"])

@@ -23,8 +23,8 @@ import numpy as np
 from has.core.requests import Floats, Requests
 from has.sim.draw import at_rate
 
-WHOLE = 20_000
-"""Requests up to which a trace is replayed whole: some 10 ms a simulation."""
+WHOLE = 25_000
+"""Requests up to which a trace is replayed whole: some 10 ms a simulation, an hour or more of most services."""
 STRETCHES = 8
 LEAST = 1e-3
 
@@ -56,7 +56,7 @@ def replay(trace: Requests, requests: int | None, *, live: bool, few: int, look:
             f" which are most like the whole; what is simulated replays {_share(judged, trace)}"
         )
         return Played(judged, trial, most_like(judged, look)[0], words)
-    judged = lasting(trace[: requests or len(trace)])
+    judged = lasting(trace if requests is None else trace[:requests])
     words = f"each trial replays {_share(judged, trace)}"
     return Played(judged, judged, most_like(judged, look)[0], words)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,53 @@ def test_a_terminal_sees_a_table_a_spark_line_and_the_time_left(
     assert "at most 4 min of trials left" in text
     assert "best so far: 4M  6" in text
     assert "\x1b[1m" in text  # bold head
+
+
+NARROW = ("60", "24")
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_line_is_broken(
+    shown: Callable[[io.StringIO], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", NARROW[0])
+    monkeypatch.setenv("LINES", NARROW[1])
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(Terminal()))
+    rows = [line.split() for line in text.splitlines() if line.lstrip().startswith(("*1", "1 4M"))]
+    assert rows
+    assert all(row[-1] == "complete" and "4M" in row for row in rows)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "TPOT p99" not in text
+    assert "attained" in text
+
+
+def test_it_says_measured_only_of_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "140")
+    with SearchView(Talk(io.StringIO(), json=False, quiet=False), 4, "simulated") as view:
+        view.stage("trials", "up to 4")
+        view.trial_finished(trial(0, 3.0), 5.0, trial(0, 3.0), replayed=False)
+    assert "simulated" in stream.getvalue()
+    assert "measured" not in stream.getvalue()
+
+
+def test_a_stage_of_known_length_says_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    now = [100.0]
+    monkeypatch.setattr("has.cli.search_view.time.monotonic", lambda: now[0])
+    view = SearchView(Talk(io.StringIO(), json=False, quiet=False), 4)
+    view.stage("predicting")
+    now[0] += 10
+    view.progress("predicting", 100, 400)
+    assert view._time_left() == "about 30 s of this left"
+    view.stage("trials", "up to 9")
+    view.progress("ensemble", 7, 0)
+    view.trial_finished(trial(0, 3.0), 5.0, None, replayed=False)
+    assert view._time_left() == "at most 16 min of trials left"
 
 
 def test_no_color_is_honoured(shown: Callable[[io.StringIO], str], monkeypatch: pytest.MonkeyPatch) -> None:

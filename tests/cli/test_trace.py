@@ -160,3 +160,47 @@ def test_a_trace_in_pixels_is_not_shown_without_a_model(has: Callable, inputs: P
     said = has("show", "t.yaml")
     assert said.status == 0
     assert "not shown" in said.out
+
+
+def test_a_table_may_stand_where_a_workload_is_asked_for(has: Callable, traces: dict[str, Path]) -> None:
+    has("trace", "convert", traces["azure-lmm"], "--format", "azure-lmm", "--out", "o.csv")
+    by = {
+        file: has("simulate", "d.yaml", "--profile", "p.csv", "--workload", file, "--json")
+        for file in ("o.csv", "o.yaml")
+    }
+    assert by["o.csv"].status == 0, by["o.csv"].err
+    assert by["o.csv"].json == by["o.yaml"].json
+    assert by["o.csv"].json["requests"] == len(ROWS)
+
+
+def test_times_since_any_year_are_counted_from_the_first(has: Callable, inputs: Path) -> None:
+    """A log's times are often seconds since 1970."""
+    figures = []
+    for first in (0, 1_700_000_000):
+        rows = "".join(f"{first + i},text,0,{20 + i},5\n" for i in range(30))
+        (inputs / "log.csv").write_text(
+            "arrival_s,modality,media_tokens,prompt_tokens,output_tokens\n" + rows
+        )
+        said = has("simulate", "d.yaml", "--profile", "p.csv", "--workload", "log.csv", "--json")
+        assert said.status == 0, said.err
+        figures.append(said.json)
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize(
+    "command", [("show", "{}"), ("simulate", "d.yaml", "--workload", "{}", "--profile", "p.csv")]
+)
+@pytest.mark.parametrize(
+    ("format", "ending"), [("azure", "csv"), ("azure-lmm", "csv"), ("burstgpt", "csv"), ("mooncake", "jsonl")]
+)
+def test_a_trace_of_others_is_told_with_what_converts_it(
+    format: str, ending: str, command: tuple[str, ...], has: Callable, traces: dict[str, Path], inputs: Path
+) -> None:
+    theirs = inputs / f"theirs.{ending}"
+    theirs.write_text(traces[format].read_text())
+    said = has(*(word.format("theirs." + ending) for word in command))
+    assert said.status == 2
+    mend = said.err.split("mend: has ")[1].splitlines()[0].split()
+    assert mend[mend.index("--format") + 1] == format
+    assert has(*mend).status == 0
+    assert has("show", mend[-1]).status == 0

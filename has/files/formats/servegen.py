@@ -2,7 +2,8 @@
 
 `chunk-<i>-trace.csv`, without header: window start s, rate, CV, family (Gamma, Weibull, or empty: no
 traffic), shape, scale. `chunk-<i>-dataset.json`: window start → distributions of sizes, each a string
-holding {value: probability}. A trace window takes the latest sizes at or before its start.
+holding {value: probability}. A trace window takes the latest sizes at or before its start. Either may
+be compressed (.gz).
 
 The rate column rules: gaps have the family's shape, and the mean 1/rate (the scale column disagrees).
 Each client is a renewal process in its own operational time, in which its rate is 1: a gap that reaches
@@ -27,15 +28,15 @@ from numpy.typing import NDArray
 from has.core.stage import MODALITIES
 from has.errors import InputError
 from has.files.formats.rows import COLUMNS, LATE, TEXT, Account, BadRow, Batch
-from has.files.formats.source import text_lines
-from has.files.reading import read_text
+from has.files.formats.source import text_lines, whole_text
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_TRACE = re.compile(r"chunk-(\d+)-trace\.csv")
+_TRACE = re.compile(r"chunk-(\d+)-trace\.csv(?:\.gz)?")
 _KINDS = tuple(kind for kind in MODALITIES if kind != "text")
 _MOST_RATE = 1e5
+_LONGEST_WINDOW_S = 86_400.0
 _DRAWS = 256
 _SHAPES = {"Gamma": (1e-4, 1e6), "Weibull": (0.05, 1e4)}
 """Families, and the shapes at which they still make gaps that double precision can hold."""
@@ -84,7 +85,9 @@ def load(path: Path, account: Account) -> list[list[Window]]:
             where=str(path),
             allowed="a folder with chunk-<i>-trace.csv and chunk-<i>-dataset.json",
         )
-    found = sorted((int(m[1]), file) for file in path.iterdir() if (m := _TRACE.fullmatch(file.name)))
+    # Where a file is there plain and packed, the plain one, which comes later, counts.
+    files = sorted(path.iterdir(), reverse=True)
+    found = sorted({int(m[1]): file for file in files if (m := _TRACE.fullmatch(file.name))}.items())
     if not found:
         raise InputError(
             "holds no chunk-<i>-trace.csv", where=str(path), mend="name the folder of one ServeGen category"
@@ -93,7 +96,7 @@ def load(path: Path, account: Account) -> list[list[Window]]:
 
 
 def _client(number: int, file: Path, account: Account) -> list[Window]:
-    dataset = _dataset(file.with_name(f"chunk-{number}-dataset.json"), account)
+    dataset = _dataset(_beside(file, f"chunk-{number}-dataset.json"), account)
     lines: list[tuple[str, float, list[str]]] = []
     for line, text in text_lines(file, account):
         account.seen += 1
@@ -105,6 +108,13 @@ def _client(number: int, file: Path, account: Account) -> list[Window]:
             account.add(place, bad)
     starts = [start for _, start, _ in lines]
     length = float(np.median(np.diff(starts))) if len(starts) > 1 else 600.0
+    if length > _LONGEST_WINDOW_S:
+        raise InputError(
+            f"windows are {length:g} s long: their starts are read as seconds; are they in another unit?",
+            where=str(file),
+            allowed=f"windows of at most a day, {_LONGEST_WINDOW_S:g} s",
+            mend="give the window starts in seconds",
+        )
     windows = []
     for place, start, cells in lines:
         try:
@@ -115,6 +125,13 @@ def _client(number: int, file: Path, account: Account) -> list[Window]:
         if window is not None:
             windows.append(window)
     return windows
+
+
+def _beside(file: Path, name: str) -> Path:
+    """The file of that name in `file`'s folder, or its .gz where only that is there."""
+    plain = file.with_name(name)
+    packed = file.with_name(f"{name}.gz")
+    return packed if packed.exists() and not plain.exists() else plain
 
 
 def _line(text: str, after: float) -> tuple[float, list[str]]:
@@ -161,7 +178,7 @@ def _real(text: str, column: str) -> float:
 def _dataset(file: Path, account: Account) -> dict[float, Sizes]:
     """Window start → sizes, without the windows that hold none."""
     try:
-        document = json.loads(read_text(file))
+        document = json.loads(whole_text(file))
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from has.errors import InputError
 from has.files.formats.rows import Account, BadRow
-from has.files.reading import existing
+from has.files.reading import existing, read_bytes, text_from
 
 LONGEST_LINE = 1 << 24
 """Bytes; a longer line is none of a trace's (a whole file without line ends, a binary)."""
@@ -50,13 +50,28 @@ def text_lines(path: str | Path, account: Account) -> Iterator[tuple[int, str]]:
                 if text.strip():
                     yield number, text
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(
-            f"is a damaged gzip file: {error}",
-            where=str(path),
-            mend="it may have been cut off while it was copied; fetch it again",
-        ) from None
+        raise _damaged(path, error) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+
+
+def whole_text(path: Path) -> str:
+    """All of a text file, plain or gzip. InputError where it is damaged, or none."""
+    raw = read_bytes(path)
+    if raw.startswith(_GZIP):
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise _damaged(path, error) from None
+    return text_from(raw, path)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"is a damaged gzip file: {error}",
+        where=str(path),
+        mend="it may have been cut off while it was copied; fetch it again",
+    )
 
 
 def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
