@@ -68,7 +68,7 @@ no-telemetry   all of it, but the stage factors are inferred from the trials' va
 one-factor     all of it, but a stage is wrong by the same factor at every batch size
 """
 SURE_AFTER = (3, 5, 10, 20, 40)
-"""Trials after which `auto` is asked how sure it is."""
+"""Trials after which `auto` is asked how sure it is; also where its stop rule would have ended it."""
 
 
 @dataclass(frozen=True)
