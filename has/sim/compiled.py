@@ -6,7 +6,8 @@ As everything in HAS, with these differences:
   two arrays at every call would be most of the time of a run (an atomic increment each).
 - No checks of divisors: none is ever zero.
 - Inside, blocks of memory are pointers (`address_of`).
-- Only entries get a wrapper for Python and a copy on disk, with all that they call inside it.
+- Only entries get a wrapper for Python and a copy on disk, with all that they call inside it. They let
+  go of the interpreter's lock: trials that are simulated side by side take a core each.
 - That copy is kept by the state of *all* compiled sources. numba looks at the caller's file alone, so
   that after an update of has/policy a kernel with the old policy in it would run on.
 
@@ -47,7 +48,7 @@ def compiled(function: F) -> F:
 
 def entry(function: F) -> F:
     """`function`, compiled on first call and kept on disk."""
-    dispatcher = _compile(function, cache=True)
+    dispatcher = _compile(function, cache=True, nogil=True)
     file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(file, "_source_stamp"):
         file._source_stamp = _STAMP

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from has.sim.answers import answered
 from has.sim.compiled import compiled
-from has.sim.encode import answered
 from has.sim.lines import join, leave, pop, waits, when
 from has.sim.memory import (
     ADMITTED,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from has.sim.answers import answered
 from has.sim.compiled import compiled
-from has.sim.encode import answered
 from has.sim.lines import join, leave, record
 from has.sim.memory import (
     ADMITTED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from has.sim.answers import prefilled
 from has.sim.compiled import compiled
-from has.sim.encode import prefilled
 from has.sim.lines import first, pop, rank, record, waits, when
 from has.sim.memory import (
     LOG_PREFILL,
