@@ -112,17 +112,28 @@ def _replayed(workload: Workload) -> list[Section]:
 
 
 def _read_table(file: Path, rows: bool) -> tuple[Document, Any]:
-    from has.files.trace import refuse_foreign
+    from has.files.trace import REQUIRED, refuse_foreign
     from has.report import nouns, run_files, traffic
 
     existing(file)
-    refuse_foreign(file, _columns(file) if file.suffix.lower() != ".jsonl" else ())
+    columns = _columns(file) if file.suffix.lower() != ".jsonl" else []
+    refuse_foreign(file, columns)
     if file.suffix.lower() == ".jsonl" and run_files.is_journal(file):
         return run_files.describe_journal(file)
     if file.suffix.lower() != ".jsonl" and (kind := run_files.kind_of(_columns(file))):
         return run_files.describe_table(file, kind)
-    if file.suffix.lower() != ".jsonl" and "arrival_s" not in _columns(file):
+    if file.suffix.lower() != ".jsonl" and "arrival_s" not in columns:
         from has.files.profile import load_profile
+
+        if columns and not {"stage", "latency_s"} & set(columns):
+            raise InputError(
+                "is no table that has show knows, by its columns",
+                where=str(file),
+                field="header",
+                value=", ".join(columns),
+                allowed=f"of a trace: {', '.join(REQUIRED)}, media_tokens; of a profile: stage, sm_percent, batch, tokens, latency_s",
+                mend="give the columns these names (docs/files.md); times in seconds, sizes in tokens",
+            )
 
         profile = load_profile(file)
         return nouns.describe_profile(profile), profile

@@ -106,7 +106,16 @@ _FOREIGN = {
 
 
 def refuse_foreign(path: Path, columns: Sequence[str]) -> None:
-    """InputError with the command that converts it, where the columns are those of another project's trace."""
+    """InputError with the mend, where the columns are those of another project's trace, or not parted by commas."""
+    if len(columns) == 1 and (sign := next((s for s in ";\t|" if s in columns[0]), "")):
+        raise InputError(
+            "columns are not separated by commas",
+            where=str(path),
+            field="header",
+            value=columns[0],
+            allowed="commas between values, points in numbers",
+            mend=f"save it as CSV with commas in place of {sign!r}",
+        )
     for name, known in _FOREIGN.items():
         if set(known) <= set(columns):
             raise InputError(

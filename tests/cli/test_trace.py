@@ -204,3 +204,23 @@ def test_a_trace_of_others_is_told_with_what_converts_it(
     assert mend[mend.index("--format") + 1] == format
     assert has(*mend).status == 0
     assert has("show", mend[-1]).status == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ("arrival_s;modality;prompt_tokens;output_tokens", "not separated by commas"),
+        ("arrival_s\tmodality\tprompt_tokens\toutput_tokens", "not separated by commas"),
+        ("arrival_ms,modality,prompt_tokens,output_tokens", "of a trace: arrival_s, modality"),
+        ("Arrival_s,Modality,Prompt_tokens,Output_tokens", "of a trace: arrival_s, modality"),
+        ("when,what,in,out", "times in seconds, sizes in tokens"),
+    ],
+)
+def test_a_log_with_other_columns_is_told_what_a_trace_has(
+    header: str, says: str, has: Callable, inputs: Path
+) -> None:
+    (inputs / "log.csv").write_text(header + "\n0,text,5,5\n")
+    said = has("show", "log.csv")
+    assert said.status == 2
+    assert says in said.err
+    assert "sm_asked" not in said.err
