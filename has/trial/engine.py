@@ -90,9 +90,12 @@ class EngineExecutor:
         except (InfeasibleError, InputError, RunError) as error:
             return Outcome(TrialState.FAILED, reason=str(error))
         trial = _Trial(plan, requests, needed, urls, self.fleet, self._language, self._load)
-        return asyncio.run(
+        outcome = asyncio.run(
             trial.run(self._latency, fresh=self.fleet.started > started, on_start=self._on_start)
         )
+        if trial.stuck:
+            self.fleet.discard()
+        return outcome
 
     def close(self) -> None:
         if self._own:
@@ -114,6 +117,7 @@ class _Trial:
         self.fleet, self.language, self.load = fleet, language, load
         self.log: list[tuple[Command | Event, float]] = []
         self.lost = ""
+        self.stuck = False
 
     async def run(
         self, latency: LatencyModel | None, *, fresh: bool, on_start: Callable[[Fleet], None]
@@ -144,6 +148,7 @@ class _Trial:
             )
             on_start(self.fleet)
             stopped = await play.play()
+            self.stuck = play.stuck
             after = await look(self._names())
         finally:
             service.stop("the trial is over")
@@ -171,7 +176,7 @@ class _Trial:
         self.log.append((entry, now_s))
         if isinstance(entry, Lost) and not self.lost:
             engine = self.fleet.engine_at(entry.reason.rpartition(" at ")[2])
-            said = f": {engine.why()}" if engine is not None and engine.dead else ""
+            said = "" if engine is None else f": {engine.why()}"
             self.lost = (
                 f"a vLLM instance died in the trial ({entry.pool} {entry.worker}, {entry.reason}){said}"
             )

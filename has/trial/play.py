@@ -40,6 +40,7 @@ class Play:
         self.answers = [Answer() for _ in jobs]
         self.t0_s = 0.0
         self.late_s = 0.0
+        self.stuck = False
         self._sent = 0
         self._finished = self._met = 0
         self._changed_s = 0.0
@@ -64,6 +65,7 @@ class Play:
 
     def _watch(self) -> str | None:
         if time.monotonic() - self._changed_s > STUCK_S:
+            self.stuck = True
             self._faults.append(f"nothing happened for {STUCK_S:.0f} s")
             return self._faults[-1]
         if self.plan.watch is None:

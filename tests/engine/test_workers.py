@@ -237,3 +237,11 @@ def test_embeddings_of_a_finished_request_are_removed(tmp_path) -> None:
         assert list(tmp_path.iterdir()) == []
 
     run(fake, deployment(), main)
+
+
+def test_media_of_one_request_are_encoded_by_idle_encoders_at_once() -> None:
+    fake = FakeVllm()
+    plan = deployment(encode=2).model_copy(update={"encode_fanout": 2})
+    assert run(fake, plan, lambda r: r.ask(images=2))[0] == "t0 t1 t2 "
+    assert [len(fake.seen[host]) for host in ("e0", "e1")] == [1, 1]
+    assert len(fake.encoded) == 2

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from has.core.deployment import Deployment
+from has.device.host import cache_folder
 from has.engine.place import FIRST_PORT, NodePorts, make_plan
 from has.engine.plan import Instance, Plan
 from has.engine.sizes import Sizes
@@ -57,13 +58,15 @@ class Fleet:
         self.name = name or model
         self.swappable = swappable
         self._ready_s = ready_s
+        # Logs go with the fleet; what tells of a failure must outlive it.
+        keep = cache_folder() / "vllm-logs" if logs is None else None
         # On a tmpfs where there is one: embeddings pass through it.
         shm = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(prefix="has-vllm-", dir=shm if shm.is_dir() else None))
         self.ec_dir = self.folder / "ec"
         self.ec_dir.mkdir()
         self.site = site(found, model, self.name, self.ec_dir, context=context, swappable=swappable)
-        self.launcher = Launcher(logs or self.folder / "logs", say=say)
+        self.launcher = Launcher(logs or self.folder / "logs", keep=keep, say=say)
         self.launcher.remove_at_end(self.folder)
         # A port is tried before the instance binds it, seconds later: fleets that start at once begin apart.
         first = FIRST_PORT + 16 * (os.getpid() % PORT_RANGES)
@@ -91,7 +94,7 @@ class Fleet:
         """Have the instances of `plan` running, and say where. RunError with the engine's reason if one does not start."""
         keys = self._keys(plan)
         wanted = {keys[i.name]: i for i in plan.instances}
-        surplus = [key for key, engine in self._running.items() if key not in wanted or engine.dead]
+        surplus = [key for key, engine in self._running.items() if key not in wanted or not engine.usable()]
         self.launcher.stop([self._running.pop(key) for key in surplus])
         missing = [i for key, i in wanted.items() if key not in self._running]
         try:
@@ -101,7 +104,7 @@ class Fleet:
             self.launcher.wait(engines, self._ready_s)
         except BaseException:
             # What does not come up is not kept for the next; what did, is.
-            bad = [key for key, engine in self._running.items() if engine.dead or not engine.ready()]
+            bad = [key for key, engine in self._running.items() if not engine.usable()]
             self.launcher.stop([self._running.pop(key) for key in bad])
             raise
         self.clear()
@@ -128,6 +131,18 @@ class Fleet:
         """Forget all embeddings: no trial finds what another has computed."""
         for entry in self.ec_dir.iterdir():
             shutil.rmtree(entry, ignore_errors=True)
+
+    def revive(self, engine: Engine) -> None:
+        """Start `engine` anew where it was. RunError with its reason where it does not come back."""
+        (key,) = [key for key, running in self._running.items() if running is engine]
+        self.launcher.stop([engine])
+        (self._running[key],) = self.launcher.start([engine.start])
+        self.launcher.wait([self._running[key]], self._ready_s)
+
+    def discard(self) -> None:
+        """End all instances: what hangs says that it is well, and must not be met again."""
+        self.launcher.stop(list(self._running.values()))
+        self._running.clear()
 
     def close(self) -> None:
         """End all instances, and remove what they passed to each other. May be called twice."""

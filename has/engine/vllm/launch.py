@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +28,9 @@ READY_S = 900.0
 """A large model takes minutes to load; what has not come up by then will not."""
 POLL_S = 0.25
 STOP_S = 10.0
+HEALTH_TIMEOUT_S = 2.0
+LOOKS = 3
+MEMORY = ", which the kernel does where memory ends"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class Engine:
     def __init__(self, start: Start, log: Path) -> None:
         self.start = start
         self.log = log
+        self._ready_at = 0
         with log.open("wb") as out:
             env = {**os.environ, **start.env}
             if start.gpus is not None:
@@ -72,28 +78,50 @@ class Engine:
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=HEALTH_TIMEOUT_S) as answer:
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False
 
+    def usable(self) -> bool:
+        """Whether it may serve on. One that answers late is busy, one that refuses or says 500 is not to be kept."""
+        return not self.dead and any(self.ready() for _ in range(LOOKS))
+
+    def became_ready(self) -> None:
+        """From here on, what its log complains of is no matter of starting."""
+        self._ready_at = self.log.stat().st_size
+
     def why(self) -> str:
-        """What the engine itself says went wrong."""
-        return reason_in(self.log.read_text(errors="replace")) or f"see {self.log}"
+        """What the engine itself says went wrong, since it was ready if it ever was."""
+        with self.log.open("rb") as log:
+            log.seek(self._ready_at)
+            said = log.read().decode(errors="replace")
+        if error := error_in(said):
+            return error
+        status = self.process.poll()
+        if status is not None and status < 0:
+            by = signal.Signals(-status).name
+            return f"killed by {by}{MEMORY if by == 'SIGKILL' else ''}"
+        return last_line(said)
 
 
 class Launcher:
-    """Starts and ends engines. `logs` keeps their output.
+    """Starts and ends engines. `logs` holds their output; `keep` is where the log of one that failed is copied to,
+    if `logs` goes with the engines.
 
     with Launcher(folder) as launcher:
         engines = launcher.start(starts)
         launcher.wait(engines)
     """
 
-    def __init__(self, logs: Path, *, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, logs: Path, *, keep: Path | None = None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.logs = logs
+        self._keep = keep
         self._say = say
         self.engines: list[Engine] = []
+        self.closed = False
         self._reaper: subprocess.Popen[str] | None = None
         logs.mkdir(parents=True, exist_ok=True)
 
@@ -104,9 +132,11 @@ class Launcher:
         self.close()
 
     def start(self, starts: Iterable[Start]) -> list[Engine]:
-        """Start all at once; returns before any is ready."""
+        """Start all at once; returns before any is ready. RunError once closed."""
         begun = []
         for start in starts:
+            if self.closed:
+                raise RunError("everything is being ended")
             engine = Engine(start, self.logs / f"{start.name}.log")
             self._tell_reaper(engine.group)
             self.engines.append(engine)
@@ -123,22 +153,33 @@ class Launcher:
                 if engine.dead:
                     raise RunError(
                         f"{engine.name} ended while it started (status {engine.process.returncode}): {engine.why()}",
-                        mend=f"its log is {engine.log}",
+                        mend=self.where_log(engine),
                     )
                 if fatal := fatal_in(engine.log):
-                    raise RunError(f"{engine.name} cannot start: {fatal}", mend=f"its log is {engine.log}")
+                    raise RunError(f"{engine.name} cannot start: {fatal}", mend=self.where_log(engine))
                 if engine.ready():
                     left.remove(engine)
+                    engine.became_ready()
                     _unpin(engine.group)
                     self._say(f"{engine.name} is ready after {time.monotonic() - began:.0f} s")
             if left and time.monotonic() > until:
                 names = ", ".join(engine.name for engine in left)
                 raise RunError(
                     f"{names} not ready after {ready_s:.0f} s: {left[0].why()}",
-                    mend=f"its log is {left[0].log}",
+                    mend=self.where_log(left[0]),
                 )
             if left:
                 time.sleep(POLL_S)
+
+    def where_log(self, engine: Engine) -> str:
+        """Where the log of a failed engine can be read when all is over."""
+        path = engine.log
+        if self._keep is not None:
+            with suppress(OSError):
+                self._keep.mkdir(parents=True, exist_ok=True)
+                # One file an instance, whatever its port was: a hundred failures leave no hundred logs.
+                path = Path(shutil.copyfile(engine.log, self._keep / f"{engine.name.rsplit('-', 2)[0]}.log"))
+        return f"its log is {path}"
 
     def stop(self, engines: Iterable[Engine]) -> None:
         """End these, and wait until they have ended."""
@@ -149,10 +190,12 @@ class Launcher:
             with suppress(subprocess.TimeoutExpired):
                 engine.process.wait(STOP_S)
             self._tell_reaper(-engine.group)
-            self.engines.remove(engine)
+            with suppress(ValueError):  # two may end it at the same time
+                self.engines.remove(engine)
 
     def close(self) -> None:
         """End everything. May be called twice."""
+        self.closed = True
         self.stop(list(self.engines))
         if self._reaper is not None:
             assert self._reaper.stdin is not None
@@ -206,15 +249,18 @@ _ERROR = re.compile(r"(?:^|\s)((?:[A-Za-z_]+\.)*[A-Z][A-Za-z]*(?:Error|Exception
 _SECONDARY = ("Engine core initialization failed", "See root cause above")
 
 
-def reason_in(log: str) -> str:
-    """The first error of a traceback in an engine's log that is not merely the echo of another; else its last line."""
+def error_in(log: str) -> str:
+    """The first error of a traceback in an engine's log that is not merely the echo of another, or what a parser
+    of arguments refused, or nothing."""
     found = [match.group(1).strip() for line in log.splitlines() if (match := _ERROR.search(line))]
     own = [error for error in found if not any(words in error for words in _SECONDARY)]
     if own or found:
         return (own or found)[0][:500]
     usage = [line for line in log.splitlines() if ": error: " in line]
-    if usage:
-        return usage[-1].partition(": error: ")[2][:500]
+    return usage[-1].partition(": error: ")[2][:500] if usage else ""
+
+
+def last_line(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     return lines[-1].strip()[:500] if lines else "it said nothing"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,17 +10,15 @@ from pathlib import Path
 import httpx
 
 from has.core.deployment import Deployment
-from has.core.serving import MAX_QUEUE, served_max_wait_ms
 from has.engine.sizes import Sizes
 from has.engine.vllm.fleet import Fleet
 from has.engine.vllm.install import installed
 from has.engine.vllm.language import EngineLanguage
 from has.engine.vllm.media_count import rule_of
+from has.engine.vllm.upkeep import upkeep
 from has.engine.vllm.workers import EngineWorkers, Urls
 from has.errors import InputError, RunError
-from has.gateway.front import Say, serve_until_told
-from has.gateway.http import create_app
-from has.gateway.metrics import Metrics
+from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_cap
 from has.gateway.observer import Observer
 from has.gateway.scheduler import Scheduler
 from has.gateway.server import DRAIN_S, listen
@@ -195,10 +192,8 @@ def serve(
     Raises MissingError without vLLM, InfeasibleError for what vLLM cannot run as it is, RunError with
     the engine's own reason where an instance does not start.
     """
-    max_wait_ms = served_max_wait_ms(deployment)
-    if max_wait_ms != deployment.max_wait_ms:
-        say(f"max_wait_ms {max_wait_ms:g}: the deployment names none; a quarter of its TTFT bound")
-        deployment = deployment.model_copy(update={"max_wait_ms": max_wait_ms})
+    say = unfailing(say)
+    deployment = with_age_cap(deployment, say)
     urls = None if attach is None else attached(attach, deployment)
     sock = listen(host, port)
     fleet = None
@@ -209,20 +204,8 @@ def serve(
             plan = fleet.plan(deployment, sizes or default_sizes(deployment.model))
             say(f"starting {len(plan.instances)} vLLM instances; their logs are in {fleet.launcher.logs}")
             urls, budget = fleet.arrange(plan), fleet.encoder_budget(plan)
-        serving = _serve(
-            deployment,
-            urls,
-            sock,
-            api_key=api_key,
-            served_model_names=served_model_names,
-            allowed_media_domains=allowed_media_domains,
-            encoder_budget=budget,
-            ec_dir=None if fleet is None else fleet.ec_dir,
-            drain_s=drain_s,
-            say=say,
-            on_ready=on_ready,
-        )
-        asyncio.run(serving)
+        front = Front(sock, say, api_key, served_model_names, allowed_media_domains, drain_s, on_ready)
+        asyncio.run(_serve(deployment, urls, front, fleet, budget))
     finally:
         if fleet is not None:
             fleet.close()
@@ -230,46 +213,29 @@ def serve(
 
 
 async def _serve(
-    deployment: Deployment,
-    urls: Urls,
-    sock: socket.socket,
-    *,
-    api_key: str | None,
-    served_model_names: Sequence[str],
-    allowed_media_domains: Sequence[str],
-    encoder_budget: int | None,
-    ec_dir: Path | None,
-    drain_s: float,
-    say: Say,
-    on_ready: Callable[[str], None],
+    deployment: Deployment, urls: Urls, front: Front, fleet: Fleet | None, encoder_budget: int | None
 ) -> None:
-    services: list[Service] = []
-    name = served_model_names[0] if served_model_names else deployment.model
-    metrics = Metrics(name, lambda: services[0].state())
-    max_queue = deployment.max_queue or MAX_QUEUE
-    service, workers = await open_service(
-        deployment,
-        urls,
-        model=deployment.model,
-        name=deployment.model,
-        media_rate=deployment.rate,
-        online=deployment.rate_estimate != "known" or deployment.rate is None,
-        encoder_budget=encoder_budget,
-        ec_dir=ec_dir,
-        max_queue=max_queue,
-        observer=metrics,
-    )
-    services.append(service)
-    app = create_app(
-        service,
-        api_key=api_key,
-        served_model_names=served_model_names,
-        allowed_media_domains=allowed_media_domains,
-        metrics=metrics,
-        deployment=deployment,
-    )
-    say(f"{deployment.label} on vLLM serves {name} (at most {max_queue} requests wait; then 429)")
+    opened: list[EngineWorkers] = []
+
+    async def start(observer: Observer, max_queue: int) -> Service:
+        service, workers = await open_service(
+            deployment,
+            urls,
+            model=deployment.model,
+            name=deployment.model,
+            media_rate=deployment.rate,
+            online=deployment.rate_estimate != "known" or deployment.rate is None,
+            encoder_budget=encoder_budget,
+            ec_dir=None if fleet is None else fleet.ec_dir,
+            max_queue=max_queue,
+            observer=observer,
+            tap=None if fleet is None else upkeep(fleet, front.say),
+        )
+        opened.append(workers)
+        return service
+
     try:
-        await serve_until_told(service, app, sock, drain_s=drain_s, say=say, on_ready=on_ready)
+        await serve_deployment(deployment, front, start, on="vLLM")
     finally:
-        await workers.aclose()
+        for workers in opened:
+            await workers.aclose()

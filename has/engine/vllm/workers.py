@@ -223,20 +223,26 @@ class EngineWorkers:
 
     async def _encode(self, command: Encode) -> None:
         losses = self._losses["encode", command.worker]
+        spans = dict(zip(command.requests, command.items, strict=False))
+
+        async def one(request: int, held: _Held) -> None:
+            await self._encode_items(self.urls.encode[command.worker], held, spans.get(request))
+
         if self.urls.encode:
-            url = self.urls.encode[command.worker]
-            await self._each(
-                "encode", command.worker, command.requests, lambda held: self._encode_one(url, held)
-            )
+            await self._each("encode", command.worker, command.requests, one)
         # A batch of a worker that was lost meanwhile is no batch of the one that came back.
         if self._losses["encode", command.worker] == losses:
             self._handle(EncodedEvent(command.worker, command.start_s, self._clock(), 1.0))
 
-    async def _encode_one(self, url: str, held: _Held) -> None:
-        media = held.payload.media
-        body = encode_body(self._model, media, held.names)
-        answer = await self._post(url, body, f"{held.names[0]}-e")
-        held.encoded = read_encoded(answer, len(media))
+    async def _encode_items(self, url: str, held: _Held, span: tuple[int, int] | None) -> None:
+        """Have media [first, beyond) of a request encoded; others may be elsewhere at the same time."""
+        first, beyond = span or (0, len(held.payload.media))
+        media, names = held.payload.media[first:beyond], held.names[first:beyond]
+        answer = await self._post(url, encode_body(self._model, media, names), f"{names[0]}-e")
+        part = read_encoded(answer, len(media))
+        held.encoded = held.encoded or Encoded()
+        held.encoded.handles |= part.handles
+        held.encoded.grids |= {first + index: grid for index, grid in part.grids.items()}
 
     async def _prefill(self, command: Prefill) -> None:
         pool: PoolName = "prefill" if command.remote else "encode"
@@ -247,7 +253,7 @@ class EngineWorkers:
         answers: dict[int, PrefillAnswer] = {}
         losses = self._losses[pool, command.worker]
 
-        async def one(held: _Held) -> None:
+        async def one(_: int, held: _Held) -> None:
             # With one token to make, prefill's answer is the whole.
             body = prefill_body(self._common(held), held.encoded, transfer=held.payload.output_tokens > 1)
             answer = read_prefilled(await self._post(url, body, self._id(held)))
@@ -354,7 +360,7 @@ class EngineWorkers:
         pool: PoolName,
         worker: int,
         requests: tuple[int, ...],
-        one: Callable[[_Held], Coroutine[Any, Any, None]],
+        one: Callable[[int, _Held], Coroutine[Any, Any, None]],
     ) -> None:
         """Do `one` for every request of a batch at the same time; those that fail are told of, each by itself."""
 
@@ -364,7 +370,7 @@ class EngineWorkers:
                 return
             for attempt in (1, 2):
                 try:
-                    await one(held)
+                    await one(request, held)
                 except _Dead as error:
                     self._lose(pool, worker, str(error))
                 except _Refused as error:
@@ -395,7 +401,7 @@ class EngineWorkers:
         if response.status_code in (400, 413, 422):
             raise _Refused(said)
         if not await self._healthy(url):
-            raise _Dead(f"its engine has died: {said}")
+            raise _Dead(f"its engine has died: {said} at {url}")
         raise _Failure(f"{response.status_code}: {said}")
 
     async def _ask_whether_it_lives(self, url: str, error: Exception) -> None:
