@@ -37,7 +37,7 @@ lint: install
 
 # What computes runs on every core; what is paced by the clock (worker processes, live trials) runs alone after it.
 test: lint
-	$(BIN)/python -m pytest -m "not long and not gpu and not live" --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -rs -m "not long and not gpu and not live" --numprocesses auto --maxprocesses 4 --dist loadfile
 	$(BIN)/python -m pytest -m "live and not long and not gpu"
 
 test-long: install

@@ -53,8 +53,8 @@ printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$SITE/vllm-0
 # NIXL's progress thread would spin on a core of every instance.
 sed -i 's/agent_config.pthrDelay = 0$/agent_config.pthrDelay = 2000/' "$SITE/nixl_cu12/_api.py"
 
-# Parsers. Their imports need a little more than vLLM brings.
-"${PIP[@]}" orjson ipython
+# Parsers. Their imports need a little more than vLLM brings; Kubernetes' own schemas check what is written for clusters.
+"${PIP[@]}" orjson ipython kubernetes-validate==1.37.0
 "${PIP[@]}" --no-deps ai-dynamo-runtime==1.6.1
 for wheel in vllm==0.33.0 sglang==0.5.23 sglang-router==0.3.2 ai-dynamo==1.6.1; do
   name=${wheel%%==*}

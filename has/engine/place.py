@@ -256,8 +256,14 @@ def _budget_notes(deployment: Deployment, engine: EngineName, sizes: Sizes) -> l
         )
     batch = deployment.encode_batch or 1
     if deployment.topology != "monolithic" and batch > 1 and batch * sizes.request_tokens > ENCODER_BUDGET:
-        notes.append(
-            f"{batch} of the largest requests are {batch * sizes.request_tokens} tokens, more than the encoder budget of"
-            f" {max(ENCODER_BUDGET, sizes.item_tokens)}: such a batch is cut by tokens before B"
-        )
+        many = f"{batch} of the largest requests are {batch * sizes.request_tokens} tokens, more than"
+        if engine == "sglang":
+            notes.append(
+                f"{many} the {ENCODER_BUDGET} known to fit in an encoder's memory, and SGLang's encoder merges by requests"
+                " alone: it may run out of memory on such a batch. Give sizes a max, or lower encode_batch"
+            )
+        else:
+            notes.append(
+                f"{many} the encoder budget of {max(ENCODER_BUDGET, sizes.item_tokens)}: such a batch is cut by tokens before B"
+            )
     return notes

@@ -6,6 +6,7 @@ Minutes: every instance takes some twenty seconds to come up.
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -22,18 +24,16 @@ import yaml
 from PIL import Image
 
 from has.core.deployment import Deployment
-from has.core.trial import TrialPlan, TrialState
-from has.core.workload import Workload
 from has.engine.sizes import Sizes
 from has.engine.vllm.fleet import Fleet
 from has.engine.vllm.install import installed
-from has.engine.vllm.metrics import look
-from has.engine.vllm.reaper import alive
+from has.engine.vllm.metrics import look, parse
+from has.engine.vllm.reaper import alive, segments
 from has.engine.vllm.serve import open_service
+from has.files.profile import load_profile
 from has.gateway.job import Job, MediaBytes
-from has.sim.draw import draw_requests
-from has.trial.engine import EngineExecutor
 from tests.engine.engines import VLLM, needs_engines
+from tests.engine.processes import SHM, children, left, listens
 from tests.engine.tiny_vlm import make
 
 pytestmark = needs_engines
@@ -167,132 +167,150 @@ async def texts_of_the_monolith(fleet: Fleet, model: str) -> tuple[list[str], li
 
 
 def test_texts_are_the_monoliths_and_embeddings_are_used(fleet, model) -> None:
-    alone, counted = asyncio.run(texts_of_the_monolith(fleet, model))
-    assert len(set(alone)) == len(alone), "the images change the answers"
-    for encode in (1, 2):
-        texts, counts, pages = asyncio.run(
+    # The largest first: what is smaller then runs on instances that are there.
+    through = {
+        encode: asyncio.run(
             texts_through_gateway(fleet, deployment(model, encode=encode, prefill=1, decode=1))
         )
+        for encode in (2, 1)
+    }
+    alone, counted = asyncio.run(texts_of_the_monolith(fleet, model))
+    assert len(set(alone)) == len(alone), "the images change the answers"
+    for encode, (texts, counts, pages) in through.items():
         assert texts == alone, f"{encode}E1P1D"
         assert counts == counted
         looked_at = "vllm:mm_cache_queries_total"
         assert sum(page[looked_at] for name, page in pages.items() if name.startswith("encode")) >= 4
         # Prefill never saw a pixel: it could only answer so with the encoders' embeddings.
         assert pages["prefill0"][looked_at] == pages["decode0"][looked_at] == 0
-        assert list(fleet.ec_dir.rglob("*.safetensors")) == [], (
-            "embeddings of requests that are over are gone"
+        # Nor is any embedding left of requests that are over.
+    assert list(fleet.ec_dir.rglob("*.safetensors")) == []
+
+
+SEARCH = "search --on vllm --gpus 3 --workload w.yaml --space space.yaml --sampler grid --no-prune"
+SIZE = "--rate 3 --trials 5 --requests 12"
+SPACE = {
+    "version": 1,
+    "alloc": {"encode": [1, 1]},
+    "encode_batch": [1, 2, 4],
+    "topologies": ["disaggregated", "e_pd"],
+}
+
+
+def kill_one_in_a_trial(searching: subprocess.Popen[str], journal: Path) -> None:
+    """Once a trial has finished, SIGKILL to the first language instance that makes tokens: the next is under way."""
+    while not (journal.is_file() and journal.read_bytes().count(b"\n")):
+        assert searching.poll() is None, "no trial has finished"
+        time.sleep(0.1)
+    made: dict[int, float] = {}
+    while searching.poll() is None:
+        for child in children(searching.pid):
+            if child.port is None or "--mm-encoder-only" in child.words:
+                continue
+            with suppress(httpx.HTTPError):
+                page = httpx.get(f"http://127.0.0.1:{child.port}/metrics", trust_env=False, timeout=10).text
+                now = parse(page).get("vllm:generation_tokens_total", 0.0)
+                if now - made.setdefault(child.group, now) >= 4:
+                    os.killpg(child.group, signal.SIGKILL)
+                    return
+        time.sleep(0.1)
+    raise AssertionError("the search ended before any instance could be killed")
+
+
+@pytest.fixture(scope="module")
+def searched(model, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+    """A folder in which a search ran on vLLM while one of its instances was killed."""
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "w.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    (folder / "space.yaml").write_text(yaml.safe_dump(SPACE))
+    words = [*SEARCH.split(), *SIZE.split(), "--model", model, "--run", "run", "--json"]
+    with (folder / "out.json").open("w") as out, (folder / "said").open("w") as said:
+        searching = subprocess.Popen(
+            [sys.executable, "-m", "has", *words], cwd=folder, stdout=out, stderr=said, text=True
         )
+        try:
+            kill_one_in_a_trial(searching, folder / "run" / "trials.jsonl")
+            searching.wait()
+        finally:
+            searching.terminate()
+            searching.wait()
+    assert searching.returncode in (0, 1), (folder / "said").read_text()[-3000:]
+    return folder
 
 
-def test_a_trial_has_figures_and_a_killed_instance_fails_it_alone(fleet, model) -> None:
-    workload = Workload.model_validate(WORKLOAD)
-    requests = draw_requests(workload, rate=2.0, requests=24, seed=1)
-    plan = deployment(model, encode=1, prefill=1, decode=1)
-
-    def kill_decode(running: Fleet) -> None:
-        if not killed:
-            engine = running.engine_at(decoding[0])
-            assert engine is not None
-            killed.append(engine.name)
-            os.killpg(engine.group, signal.SIGKILL)
-
-    killed: list[str] = []
-    decoding = fleet.arrange(fleet.plan(plan, SIZES)).decode
-    executor = EngineExecutor(model, 3, SIZES, fleet=fleet, on_start=kill_decode)
-    trial = TrialPlan(plan, requests, 2.0, plan.slo)
-    failed = executor.run(trial)
-    assert (failed.state, failed.figures) == (TrialState.FAILED, None)
-    assert "died in the trial (decode 0" in (failed.reason or "")
-    began = fleet.started
-    done = executor.run(trial)
-    assert fleet.started == began + 1, "only what had died is started anew"
-    assert done.state == TrialState.COMPLETE, done.reason
-    assert done.figures is not None
-    assert done.figures["completed"] == 24
-    assert done.figures["stages"]["encode"]["batches"] >= 6
-    assert done.figures["stages"]["prefill_remote"]["batches"] > 0
-    assert 0 < done.figures["stages"]["decode"]["utilisation"] <= 1
-    assert done.telemetry["engine"]["decode-0"]["generation_tokens"] == requests.output_tokens.sum()
-
-
-def test_search_on_vllm_writes_best(model, tmp_path) -> None:
-    """At least four configurations, with a profile of vLLM itself, measured first."""
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(WORKLOAD))
-    space = {
-        "version": 1,
-        "alloc": {"encode": [1, 1]},
-        "encode_batch": [1, 4],
-        "topologies": ["disaggregated", "e_pd", "monolithic"],
-    }
-    (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
-    words = [
-        "search",
-        "--on",
-        "vllm",
-        "--model",
-        model,
-        "--gpus",
-        "3",
-        "--workload",
-        "w.yaml",
-        "--space",
-        "space.yaml",
-    ]
-    words += ["--rate", "2", "--trials", "4", "--requests", "16", "--sampler", "grid", "--no-prune", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "has", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode in (0, 1), done.stderr[-3000:]
-    answer = json.loads(done.stdout)
-    run = Path(tmp_path / answer["run"])
-    trials = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+def test_a_search_tries_configurations_and_outlives_a_killed_instance(searched, model) -> None:
+    """With a profile of vLLM itself, measured first; the killed instance's trial has failed, and it alone."""
+    trials = [json.loads(line) for line in (searched / "run" / "trials.jsonl").read_text().splitlines()]
     configurations = {
-        json.dumps(t["deployment"]["alloc"]) + str(t["deployment"].get("encode_batch")) for t in trials
+        json.dumps(t["deployment"]["alloc"]) + str(t["deployment"]["encode_batch"]) for t in trials
     }
     assert len(configurations) >= 4
-    assert any(t["state"] == "complete" for t in trials)
-    assert yaml.safe_load((tmp_path / "best.yaml").read_text())["model"] == model
-    profile = next(tmp_path.glob("profile-*-vllm.parquet"))
-    from has.files.profile import load_profile
+    failed = [t for t in trials if t["state"] == "failed"]
+    assert len(failed) == 1
+    assert "died in the trial" in failed[0]["reason"]
+    complete = [t for t in trials if t["state"] == "complete"]
+    assert len(complete) == len(trials) - 1
+    assert any(t["number"] > failed[0]["number"] for t in complete), "the search went on"
+    for trial in complete:
+        assert trial["figures"]["completed"] > 0
+        assert trial["figures"]["failed"] == 0
+        assert trial["figures"]["stages"]["encode"]["batches"] > 0
+    assert yaml.safe_load((searched / "best.yaml").read_text())["model"] == model
+    assert json.loads((searched / "out.json").read_text())["best"]["model"] == model
+    assert load_profile(next(searched.glob("profile-*-vllm.parquet"))).metadata.engine == "vllm"
 
-    assert load_profile(profile).metadata.engine == "vllm"
 
-
-def test_deploy_serves_and_leaves_nothing(model, tmp_path) -> None:
-    plan = deployment(model, encode=1, prefill=1, decode=1).model_dump(mode="json", exclude_none=True)
-    (tmp_path / "d.yaml").write_text(yaml.safe_dump(plan))
-    words = ["deploy", "d.yaml", "--engine", "vllm", "--port", "0", "--json"]
+def test_deploy_serves_the_best_and_leaves_nothing(searched, model) -> None:
+    """An image chat, 100 requests at once of which none is lost, SIGTERM; no process, port or shared memory is left."""
+    plan = yaml.safe_load((searched / "best.yaml").read_text()) | {"max_queue": 6}
+    (searched / "served.yaml").write_text(yaml.safe_dump(plan))
+    words = ["deploy", "served.yaml", "--engine", "vllm", "--port", "0", "--json"]
     serving = subprocess.Popen(
-        [sys.executable, "-m", "has", *words],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        [sys.executable, "-m", "has", *words], cwd=searched, stdout=subprocess.PIPE, text=True
     )
     assert serving.stdout is not None
-    url = json.loads(serving.stdout.readline())["url"]
-    children = subprocess.run(["pgrep", "-P", str(serving.pid)], capture_output=True, text=True, check=True)
-    groups = [int(pid) for pid in children.stdout.split()]
-    assert len(groups) >= 3
-    import base64
+    try:
+        url = json.loads(serving.stdout.readline())["url"]
+        started = children(serving.pid)
+        assert len(started) == 4, "three instances and the reaper"
+        shared = set().union(*(segments(child.group) for child in started))
+        assert shared, "engines talk through shared memory"
+        answer = asyncio.run(ask(url, body_of(model, 8)))
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] == 8
+        assert (
+            'has:stage_service_seconds_count{model_name="'
+            in httpx.get(f"{url}/metrics", trust_env=False).text
+        )
 
-    image = "data:image/png;base64," + base64.b64encode(png(1)).decode()
+        async def flood() -> list[int]:
+            answers = await asyncio.gather(*(ask(url, body_of(model, 2)) for _ in range(100)))
+            return [answer.status_code for answer in answers]
+
+        statuses = asyncio.run(flood())
+        assert set(statuses) == {200, 429}
+        assert statuses.count(200) >= 6
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(60) == 0
+    finally:
+        serving.terminate()
+        serving.wait()
+        serving.stdout.close()
+    assert left([child.group for child in started], 20) == []
+    ports = [child.port for child in started if child.port is not None]
+    commands = [word for child in started for word in child.words]
+    assert not any(map(listens, [*ports, int(url.rpartition(":")[2])]))
+    assert not any(path.exists() for path in shared)
+    assert not [folder for folder in SHM.glob("has-vllm-*") if str(folder) in "".join(commands)]
+
+
+def body_of(model: str, tokens: int) -> dict[str, object]:
+    image = "data:image/png;base64," + base64.b64encode(png(1, 112)).decode()
     content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": QUESTION}]
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": content}],
-        "max_tokens": 8,
-        "ignore_eos": True,
-    }
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
-    assert answer.status_code == 200
-    assert answer.json()["usage"]["completion_tokens"] == 8
-    metrics = httpx.get(f"{url}/metrics", trust_env=False).text
-    assert 'has:stage_service_seconds_count{model_name="' in metrics
-    serving.send_signal(signal.SIGINT)
-    serving.wait(60)
-    serving.stdout.close()
-    until = time.monotonic() + 20
-    while any(map(alive, groups)) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not any(map(alive, groups))
+    messages = [{"role": "user", "content": content}]
+    return {"model": model, "messages": messages, "max_tokens": tokens, "ignore_eos": True}
+
+
+async def ask(url: str, body: dict[str, object]) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
+        return await client.post(f"{url}/v1/chat/completions", json=body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from has.core.workload import Workload
+from has.engine.engines import VERSIONS
 from has.engine.place import ENCODER_BUDGET, make_plan
 from has.engine.sizes import Sizes, sizes
 from tests.engine.cases import MODEL, deployment
@@ -45,12 +46,26 @@ def test_without_an_end_the_tail_is_said() -> None:
     assert any("no upper end" in note for note in made.notes)
 
 
+@pytest.mark.parametrize("engine", VERSIONS)
 @pytest.mark.parametrize("item", [4800, 6042, 20_000])
-def test_budgets_hold_the_largest_item(item) -> None:
+def test_budgets_hold_the_largest_item(engine, item) -> None:
     """F12, for every engine's every instance that may see an item, whatever B."""
     for seed in range(30):
-        made = make_plan(deployment(seed), "vllm", Sizes(item, item, item + 500, {"image": 1}))
+        made = make_plan(deployment(seed), engine, Sizes(item, item, item + 500, {"image": 1}))
         assert all(instance.max_num_batched_tokens >= item for instance in made.instances)
+
+
+@pytest.mark.parametrize("engine", VERSIONS)
+def test_a_merged_batch_beyond_what_is_known_to_fit_is_cut_or_said(engine) -> None:
+    """vLLM cuts a batch by its budget of tokens, Dynamo takes one request; SGLang's encoder looks at requests alone."""
+    largest = 16_384
+    for seed in range(50):
+        made = make_plan(deployment(seed), engine, Sizes(largest, largest, 17_000, {"image": 1}))
+        for encoder in made.of("encode"):
+            assert encoder.max_num_batched_tokens <= ENCODER_BUDGET
+            if encoder.max_num_seqs * largest > ENCODER_BUDGET:
+                word = "may run out of memory" if engine == "sglang" else "cut by tokens before B"
+                assert any(word in note for note in made.notes)
 
 
 def test_a_batch_beyond_the_encoder_budget_is_said() -> None:

@@ -7,7 +7,7 @@
 # Changed from the recommendation: sm_table: unset becomes streams: nothing runs beside encode, so there is nothing to split
 # Changed from the recommendation: first_token: prefill becomes decode: SGLang streams from the decode instance
 # Changed from the recommendation: dispatch: round_robin becomes random: SGLang's prefill instances pick encoders at random
-# Note: 8 of the largest requests are 786432 tokens, more than the encoder budget of 114688: such a batch is cut by tokens before B
+# Note: 8 of the largest requests are 786432 tokens, more than the 114688 known to fit in an encoder's memory, and SGLang's encoder merges by requests alone: it may run out of memory on such a batch. Give sizes a max, or lower encode_batch
 # Run it on every node with NODE set (0..1); Ctrl-C ends all that it started.
 set -euo pipefail
 NODE=${NODE:-0}
