@@ -4,7 +4,8 @@ Every (stage, beside) is a full grid of SM shares, batches and tokens, as look-u
 and which follow from others is settled on the way (`adapt.py`). Shares lie so close that a latency in proportion to 1/share is
 looked up within 3 % between two of them; where a curve bends between two, spare shares come in. A stage beside another is measured with that other one
 running all the time on the rest of the SMs: a prefill that is long, an encode that fills its share. At 100 % there is
-no rest: there both hold all SMs, without a partition (streams).
+no rest: there both hold all SMs, without a partition (streams), and each is slowed by as much of the GPU as the other can
+fill: so a prefill there is measured beside an encode of the middle size, not beside the largest.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ SAMPLING: dict[Size, Sampling] = {
 }
 SPARE = range(5, 100, 5)
 """Shares asked for where a curve bends, percent; what the device gives for them counts."""
+COMPANIONS = "2: streams beside an encode of the middle size"
+"""Which partners points are measured beside, for digests: points measured beside others are other points."""
 DECODE_REACH = 4
 """Decode runs many sequences at once: its largest batch is this many times the largest of the others."""
 
@@ -123,7 +126,7 @@ class Plan:
 
     def digest(self) -> str:
         """Of all that a measured point of this plan depends on besides the device."""
-        text = json.dumps([self.model, asdict(self.sampling)], sort_keys=True)
+        text = json.dumps([self.model, asdict(self.sampling), COMPANIONS], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -156,16 +159,23 @@ def make_plan(
     points = [Point(s, 100.0, 1, t, 100.0) for s in _MOVES for t in sorted(set(counts or axes.moved))]
     points += [Point(Stage.PREPROCESS, 100.0, 1, t, 100.0) for t in media]
     steps = sorted(set(batches) | ({DECODE_REACH * max(batches)} if batch is None else set()))
+    typical = Companion(Stage.ENCODE, _middle(batches), _middle(media))
     for stage, sizes, axis, beside in (
         (Stage.DECODE, steps, context, None),
         (Stage.ENCODE, batches, media, Companion(Stage.PREFILL, 1, prompt[-1])),
         (Stage.PREFILL, batches, prompt, Companion(Stage.ENCODE, batches[-1], media[0])),
     ):
         for share, (asked, spare) in _shares(stage, shares, given, adaptive).items():
-            for companion in dict.fromkeys((None, beside)):
+            streams = share >= 100 and stage is Stage.PREFILL
+            for companion in dict.fromkeys((None, typical if streams else beside)):
                 points += [Point(stage, share, b, t, asked, companion, spare) for b in sizes for t in axis]
     ordered = tuple(sorted(points, key=weight, reverse=True))
     return Plan(model, size, ordered, SAMPLING[size], adaptive)
+
+
+def _middle(values: Sequence[int]) -> int:
+    """The median of ascending values, of an even number of them the lower."""
+    return values[(len(values) - 1) // 2]
 
 
 _MOVES = (Stage.EMBEDDING_TRANSFER, Stage.KV_TRANSFER)

@@ -15,7 +15,7 @@ from has.errors import InputError
 from has.latency.lookup import Grid
 from has.models.tokens import token_rule
 from has.profiler.adapt import Lookout, bends, outlook, refine
-from has.profiler.plan import load, make_plan, weight
+from has.profiler.plan import Companion, load, make_plan, weight
 from tests.profiler.declared import declared_s
 
 
@@ -76,6 +76,20 @@ def test_companions_get_the_rest_and_fill_it():
             used = VIRTUAL_GPU.encode.occupancy(point.companion.batch, point.companion.tokens)
             assert used >= 1 - point.sm_percent / 100
     assert streams == 6 * (2 + 2)
+
+
+def test_streams_have_a_partner_of_the_usual_size():
+    """All SMs are both's, so it slows a prefill by what it can fill: the largest batch says what the largest costs."""
+    beside = {
+        point.companion
+        for point in plan().points
+        if point.stage is Stage.PREFILL and point.companion and point.sm_percent >= 100
+    }
+    assert beside == {Companion(Stage.ENCODE, 3, 64)}
+    partitioned = {
+        p.companion for p in plan().points if p.stage is Stage.PREFILL and p.companion and p.sm_percent < 100
+    }
+    assert partitioned == {Companion(Stage.ENCODE, 8, 64)}, "an encode that fills its share"
 
 
 @given(
