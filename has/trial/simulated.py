@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,16 @@ class SimulatedExecutor:
 
     noise  standard deviation of ln(measured/true), one factor a trial, as machines have good and
            bad days: rates are multiplied by it, times divided; attainment moves as its odds
-    seed   of the noise. A trial's factor depends on the seed, the deployment and how often it was
-           tried before, so that a repeat differs and a rerun of the whole does not.
+    seed   of the noise. A trial's factor depends on the seed, the deployment, the requests and
+           how often it was tried with them before, so that a repeat differs and a rerun of the whole does not.
+    parallel  trials that may be simulated side by side, each on a core of its own
     """
 
-    parallel = 1
     live = False
 
-    def __init__(self, profile: Profile | LatencyModel, *, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, profile: Profile | LatencyModel, *, noise: float = 0.0, seed: int = 0, parallel: int = 1
+    ) -> None:
         if not (math.isfinite(noise) and 0 <= noise <= 1):
             raise InputError(
                 "not a standard deviation of a logarithm",
@@ -39,15 +42,27 @@ class SimulatedExecutor:
                 value=noise,
                 allowed="0..1",
             )
-        self._simulator = Simulator(profile)
+        if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
+            raise InputError(
+                "not a number of trials",
+                where="argument",
+                field="parallel",
+                value=parallel,
+                allowed="an integer of at least 1",
+            )
+        self.parallel = parallel
+        self._latency = Simulator(profile).latency
+        self._own = threading.local()  # a simulator keeps memory between runs, so each thread has one
         self._noise = noise
         self._seed = seed
-        self._tried: dict[tuple[str, float | None], int] = {}
+        self._tried: dict[tuple[str, float | None, int], int] = {}
+        self._counting = threading.Lock()
 
     def run(self, plan: TrialPlan) -> Outcome:
         try:
-            prepared = self._simulator.prepare(plan.requests, plan.seed)
-            records = self._simulator.run(plan.deployment, prepared, rate=plan.rate, online=plan.rate is None)
+            simulator = self._simulator()
+            prepared = simulator.prepare(plan.requests, plan.seed)
+            records = simulator.run(plan.deployment, prepared, rate=plan.rate, online=plan.rate is None)
         except InputError as error:
             return Outcome(TrialState.FAILED, reason=str(error))
         shown = figures(records, plan.slo, plan.warmup_s)
@@ -59,12 +74,21 @@ class SimulatedExecutor:
     def close(self) -> None:
         """Holds nothing."""
 
+    def _simulator(self) -> Simulator:
+        if not hasattr(self._own, "simulator"):
+            self._own.simulator = Simulator(self._latency)
+        found: Simulator = self._own.simulator
+        return found
+
     def _factor(self, plan: TrialPlan) -> float:
-        key = (plan.deployment.digest(), plan.rate)
-        count = self._tried[key] = self._tried.get(key, 0) + 1
+        # The list is part of it: a search that is gone on with confirms without having tried before.
+        listed = int(np.bitwise_xor.reduce(plan.requests.arrival_ns))
+        key = (plan.deployment.digest(), plan.rate, listed)
+        with self._counting:
+            count = self._tried[key] = self._tried.get(key, 0) + 1
         if self._noise == 0:
             return 1.0
-        words = [self._seed, int(key[0], 16), count, round((plan.rate or 0.0) * 1e6)]
+        words = [self._seed, int(key[0], 16), count, round((plan.rate or 0.0) * 1e6), listed]
         return float(np.exp(self._noise * np.random.default_rng(words).standard_normal()))
 
 
