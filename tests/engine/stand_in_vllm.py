@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"error": {"message": "EngineCore encountered an issue"}}, 500)
         elif ROLE == "encode":
             self.answer({"ec_transfer_params": encoded(body)})
-        elif body["stream"]:
+        elif body.get("stream"):
             self.stream(body)
         else:
             choice = {"message": {"content": "t0 "}, "finish_reason": "length"}
