@@ -1,185 +1,226 @@
-"""Spaces too large to list: from a coarse lattice of allocations down to single GPUs.
+"""Spaces too large to list: from a small copy of the cluster, and a coarse lattice, to single GPUs.
 
 On G GPUs there are about G²/2 allocations, each with every B and s: 1,569 candidates on 8 GPUs, 40
-million on 1,024. What a candidate carries changes smoothly with the allocation but for its ridge, so:
+million on 1,024. What a candidate carries changes smoothly with the allocation but for its ridge, and
+nearly in proportion to the size of everything, so:
 
-1. list allocations whose pools are multiples of a step, about `DIVISIONS` of them to the budget, with
-   every B and s; keep those that capacity bounds say could carry most;
-2. simulate these;
-3. halve the step; of the best so far simulate the neighbours, in allocation, B and s; until a step
-   finer than one GPU has nothing new to offer.
+1. begin with a copy of at most `SMALLEST` GPUs (halved as often as it takes) under as much less load;
+   list allocations whose pools are multiples of a step, about `DIVISIONS` of them to the budget, with
+   every B and s; simulate those that capacity bounds say could carry most;
+2. halve the step; of the best so far simulate the neighbours, in allocation, B and s; until a step
+   finer than one GPU has nothing new to offer;
+3. double the cluster, the best so far with it, and go on with their neighbours, up to G. Above `LARGEST`
+   nothing new is looked at: cells of that size, side by side, differ from the best by less than a
+   simulation tells.
 
-Only what was simulated is handed on, so memory and time grow with the logarithm of G.
+A run is as long as its cluster is large, so nearly all work is in the last doublings, and it is bounded
+there. Only what was simulated at full size is handed on: memory and time grow with the logarithm of G.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, product
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from has.core.requests import Requests
 from has.core.space import SearchSpace
+from has.errors import InfeasibleError
+from has.search.lattice import grown, lattice, neighbours, scaled_space
+from has.search.objective import Objective, Score
 from has.search.predict import Predictor
+from has.search.problem import Problem
+from has.search.prune import only_possible
 from has.search.screen import Scores, ranked, screen
-from has.search.space import MICRO, Candidate, enumerate_budgets, enumerate_space, offload_values
+from has.search.space import Candidate
 
 LISTED = 12_000
-"""Spaces up to this size are listed whole: 16 GPUs and every default."""
+"""Spaces up to this size are listed whole (16 GPUs and every default) …"""
+WORK = 300 * LISTED
+"""… if one run of each takes no more requests than this."""
+SMALLEST, LARGEST = 32, 1024
+"""GPUs of the first copy, and of the last that is simulated."""
 DIVISIONS = 12
 FIRST_LOOK = 250
 """Candidates of the lattice that are simulated, of each topology."""
 FRONT = 20
 """Candidates whose neighbours are simulated next."""
-NEARBY = 240
-"""Neighbours simulated at each step, those that bounds say could carry most."""
+NEARBY = {True: 240, False: 100}
+"""Neighbours simulated at each step, those that bounds say could carry most: on the first copy, and on larger ones."""
+STEPS = (4, 2, 1, 1, 1)
+"""GPUs moved at each look at neighbours on a copy that was doubled."""
+CELLS = 200
+"""Of the largest copy so many are handed on where it is not the whole."""
+FEWEST_REQUESTS = 300
 IN_SIGHT = 0.9
 """A maximum rate below this share of the best so far is not looked for."""
+NOT_IN_PROPORTION = ("preprocess_workers", "max_queue")
+"""Settings that do not grow with the cluster: then there are no copies."""
+
+Progress = Callable[[int], None]
+"""Is told how many candidates were simulated."""
 
 
-def is_large(space: SearchSpace, gpus: int) -> bool:
-    """Whether the space has more candidates on `gpus` than are listed one by one."""
-    points = (c for g in [gpus] for c in _lattice(space, g, 1))
-    return next(islice(points, LISTED, None), None) is not None
+def is_large(space: SearchSpace, budgets: Iterable[int], requests: int = FEWEST_REQUESTS) -> bool:
+    """Whether the space has more candidates on these numbers of GPUs than are listed one by one."""
+    most = min(LISTED, WORK // max(requests, 1))
+    points = (c for gpus in budgets for c in lattice(space, gpus, 1))
+    return next(islice(points, most, None), None) is not None
 
 
-def list_space(
+def coarse_to_fine(
     space: SearchSpace,
-    budgets: Sequence[int],
+    gpus: int,
     predictor: Predictor,
     requests: Requests,
-    note: Callable[[str], None],
-) -> list[Candidate]:
-    """The candidates that a search looks at. Several budgets (objective cost) are listed whole."""
-    if len(budgets) != 1 or not is_large(space, budgets[0]):
-        return enumerate_budgets(space, budgets)
-    found = candidates_of(space, budgets[0], predictor, requests)
-    note(
-        f"more than {LISTED:,} candidates: looked at {len(found):,}, from a coarse lattice of allocations"
-        " down to single GPUs"
-    )
-    return found
-
-
-def candidates_of(space: SearchSpace, gpus: int, predictor: Predictor, requests: Requests) -> list[Candidate]:
-    """The space's candidates on exactly `gpus` GPUs: all, or where they are too many what a
-    coarse-to-fine look found worth simulating, at most a few thousand."""
-    if not is_large(space, gpus):
-        return enumerate_space(space, gpus)
-    return list(coarse_to_fine(space, gpus, predictor, requests))
-
-
-def coarse_to_fine(space: SearchSpace, gpus: int, predictor: Predictor, requests: Requests) -> Scores:
-    """What was simulated on the way from a coarse lattice to single GPUs, and its scores."""
-    objective = predictor.problem.objective
-    step = max(1, gpus // DIVISIONS)
-    scores: Scores = {}
-    for topology in space.topologies:
-        own = space.model_copy(update={"topologies": (topology,)})
-        first = _most_promising(predictor, _lattice(own, gpus, step), FIRST_LOOK)
-        scores |= _look(predictor, first, requests, scores)
-    finest = False
-    while scores and not finest:
-        front = ranked(objective, scores)[:FRONT]
-        step = max(1, step // 2)
-        near = {n for c in front for n in _neighbours(space, c, step)} - set(scores)
-        near_first = _most_promising(predictor, sorted(near), NEARBY)
-        scores |= _look(predictor, near_first, requests, scores)
-        finest = step == 1 and ranked(objective, scores)[:FRONT] == front
-    return scores
-
-
-def _look(
-    predictor: Predictor, candidates: Sequence[Candidate], requests: Requests, before: Scores
+    progress: Progress = lambda _: None,
+    smallest: int = SMALLEST,
 ) -> Scores:
-    best = max((score.value for score in before.values()), default=0.0)
-    at_least = IN_SIGHT * best if best > 0 else None
-    return screen(predictor, candidates, requests, lambda _: None, at_least=at_least)
+    """What was simulated on exactly `gpus` GPUs at the end of the way there, and its scores."""
+    scores: Scores = {}
+    looked, size = 0, gpus
+    for size in _sizes(space, predictor.problem, gpus, smallest):
+        cell = _Cell.of(space, gpus, size, predictor, requests, progress, looked)
+        front = _front(cell.objective, scores)
+        scores = cell.from_copy(front) if scores else cell.fromlattice()
+        looked = cell.looked
+        predictor.simulations += cell.predictor.simulations
+        predictor.fault = predictor.fault or cell.predictor.fault
+    return scores if size == gpus else _side_by_side(space, gpus, predictor.problem, scores)
 
 
-def _most_promising(predictor: Predictor, points: Iterable[Candidate], most: int) -> list[Candidate]:
-    """Of these the `most` that capacity bounds say could carry most."""
-    problem = predictor.problem
-    possible = (c for c in points if not problem.beyond_reach(c.encode_batch))
-    return heapq.nlargest(most, possible, key=predictor.limit)
+def _sizes(space: SearchSpace, problem: Problem, gpus: int, smallest: int) -> list[int]:
+    """GPUs of each copy, ascending: `gpus` halved, to multiples of every tensor parallelism."""
+    if any(problem.settings.get(name) is not None for name in NOT_IN_PROPORTION):
+        return [gpus]
+    unit = math.lcm(*space.tensor_parallel.prefill, *space.tensor_parallel.decode)
+    sizes = [gpus]
+    while sizes[0] > max(smallest, 2 * unit):
+        half = math.ceil(sizes[0] / 2 / unit) * unit
+        if half >= sizes[0]:
+            break
+        sizes.insert(0, half)
+    small = [size for size in sizes if size <= LARGEST]
+    return small or [gpus]
 
 
-def _lattice(space: SearchSpace, gpus: int, step: int) -> Iterator[Candidate]:
-    """Candidates whose pools, but for the last, are the least allowed or a multiple of `step`."""
-    shares = offload_values(space.prefill_offload)
-    for topology in space.topologies:
-        if topology == "monolithic":
-            pools: Iterable[tuple[int, ...]] = [(gpus,)]
-        elif topology == "e_pd":
-            pools = ((encode, gpus - encode) for encode in _marks(1, gpus - 1, step))
-        else:
-            pools = (
-                (encode, prefill, gpus - encode - prefill)
-                for encode in _marks(1, gpus - 1, step)
-                for prefill in _marks(0, gpus - encode - 1, step)
-            )
-        for sizes in pools:
-            batches = (0,) if topology == "monolithic" else space.encode_batch
-            for batch, share in product(batches, shares if topology == "disaggregated" else (0,)):
-                yield from _valid(space, topology, sizes, batch, share)
+@dataclass
+class _Cell:
+    """A copy of the cluster, `predictor` and `space` of its size. `looked`: candidates simulated so far, of all copies."""
+
+    space: SearchSpace
+    size: int
+    predictor: Predictor
+    requests: Requests
+    progress: Progress
+    looked: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        space: SearchSpace,
+        gpus: int,
+        size: int,
+        predictor: Predictor,
+        requests: Requests,
+        progress: Progress,
+        looked: int,
+    ) -> _Cell:
+        if size == gpus:
+            own = Predictor(predictor.problem, predictor.latency)
+            return cls(space, size, own, requests, progress, looked)
+        share, problem = size / gpus, predictor.problem
+        rates = tuple(rate * share for rate in problem.objective.rates)
+        smaller = replace(problem, gpus=size, objective=replace(problem.objective, rates=rates))
+        few = requests[: max(min(len(requests), FEWEST_REQUESTS), math.ceil(len(requests) * share))]
+        own = Predictor(smaller, predictor.latency)
+        return cls(scaled_space(space, share), size, own, few, progress, looked)
+
+    def fromlattice(self) -> Scores:
+        step = max(1, self.size // DIVISIONS)
+        scores: Scores = {}
+        for topology in self.space.topologies:
+            own = self.space.model_copy(update={"topologies": (topology,)})
+            first = self._most_promising(lattice(own, self.size, step), FIRST_LOOK)
+            scores |= self._look(first, scores)
+        finest = False
+        while scores and not finest:
+            step = max(1, step // 2)
+            front = self._look_around(scores, step, NEARBY[True])
+            finest = step == 1 and _front(self.objective, scores) == front
+        return scores
+
+    def from_copy(self, front: Sequence[Candidate]) -> Scores:
+        larger = [c for f in front for c in grown(self.space, f, self.size)]
+        whole = self.space.model_copy(update={"topologies": ("monolithic",)})
+        alone = list(lattice(whole, self.size, 1)) if "monolithic" in self.space.topologies else []
+        first = possible(self.predictor.problem, list(dict.fromkeys([*larger, *alone])))
+        scores = self._look(first, {})
+        for step in STEPS:
+            front = self._look_around(scores, step, NEARBY[False])
+            if step == 1 and _front(self.objective, scores) == front:
+                break
+        return scores
+
+    def _look_around(self, scores: Scores, step: int, most: int) -> list[Candidate]:
+        """Add the neighbours of the best, and return who these were."""
+        front = _front(self.objective, scores)
+        near = {n for c in front for n in neighbours(self.space, c, step)} - set(scores)
+        scores |= self._look(self._most_promising(sorted(near), most), scores)
+        return front
+
+    def _look(self, candidates: Sequence[Candidate], before: Scores) -> Scores:
+        best = max((score.value for score in before.values()), default=0.0)
+        at_least = IN_SIGHT * best if best > 0 else None
+        begun = self.looked
+        found = screen(
+            self.predictor,
+            candidates,
+            self.requests,
+            lambda n: self.progress(begun + n),
+            at_least=at_least,
+        )
+        self.looked += len(candidates)
+        return found
+
+    def _most_promising(self, points: Iterable[Candidate], most: int) -> list[Candidate]:
+        """Of these the `most` that capacity bounds say could carry most."""
+        able = possible(self.predictor.problem, list(points))
+        return heapq.nlargest(most, able, key=self.predictor.limit)
+
+    @property
+    def objective(self) -> Objective:
+        return self.predictor.problem.objective
 
 
-def _marks(low: int, high: int, step: int) -> Iterator[int]:
-    return (n for n in range(low, high + 1) if n == low or n % step == 0)
+def possible(problem: Problem, points: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Those that the profile can answer for and memory admits."""
+    try:
+        return only_possible(problem, points).kept
+    except InfeasibleError:
+        return ()
 
 
-def _neighbours(space: SearchSpace, c: Candidate, step: int) -> Iterator[Candidate]:
-    """`step` GPUs moved from one pool to another or none, and the next smaller or larger B and s or the same."""
-    moves = {tuple(c.gpus)}
-    for giver, taker in product(range(len(c.gpus)), repeat=2):
-        if giver != taker:
-            moved = list(c.gpus)
-            moved[giver] -= step
-            moved[taker] += step
-            moves.add(tuple(moved))
-    batches = [0] if c.topology == "monolithic" else _beside(sorted(space.encode_batch), c.encode_batch)
-    shares = [0]
-    if c.topology == "disaggregated":
-        shares = sorted({*_beside(list(offload_values(space.prefill_offload)), c.offload), 0})
-    for sizes, batch, share in product(sorted(moves), batches, shares):
-        yield from _valid(space, c.topology, sizes, batch, share)
+def _front(objective: Objective, scores: Scores) -> list[Candidate]:
+    """The best, and the best of each topology: which of them gains most by size is not known beforehand."""
+    order = ranked(objective, scores)
+    first: dict[str, Candidate] = {}
+    for c in order:
+        first.setdefault(c.topology, c)
+    return list(dict.fromkeys([*order[:FRONT], *first.values()]))
 
 
-def _beside(values: Sequence[int], value: int) -> list[int]:
-    place = min(range(len(values)), key=lambda i: abs(values[i] - value))
-    return list(values[max(0, place - 1) : place + 2])
-
-
-def _valid(
-    space: SearchSpace, topology: str, sizes: tuple[int, ...], batch: int, share: int
-) -> Iterator[Candidate]:
-    """The candidates with these pools that the space has: one for each tensor parallelism that fits."""
-    last = space.tensor_parallel.decode
-    if topology == "monolithic":
-        for tp in last:
-            if sizes[0] % tp == 0:
-                yield Candidate("monolithic", (sizes[0],), (tp,), 0, 0)
-        return
-    encode = sizes[0]
-    if sizes[-1] < 1 or not _inside(space.alloc.encode, encode, 1):
-        return
-    if topology == "e_pd":
-        for tp in last:
-            if sizes[1] % tp == 0:
-                yield Candidate("e_pd", (encode, sizes[1]), (1, tp), batch, 0)
-        return
-    _, prefill, decode = sizes
-    if not (_inside(space.alloc.prefill, prefill, 0) and _inside(space.alloc.decode, decode, 1)):
-        return
-    if (share == 0) != (prefill == 0) or share not in offload_values(space.prefill_offload):
-        return
-    for tp_prefill, tp_decode in product(space.tensor_parallel.prefill, last):
-        fits = prefill % tp_prefill == 0 and decode % tp_decode == 0
-        if fits and not (share < MICRO and encode % tp_prefill):
-            yield Candidate(
-                "disaggregated", (encode, prefill, decode), (1, tp_prefill, tp_decode), batch, share
-            )
-
-
-def _inside(bounds: tuple[int, int] | None, value: int, least: int) -> bool:
-    return value >= least and (bounds is None or bounds[0] <= value <= bounds[1])
+def _side_by_side(space: SearchSpace, gpus: int, problem: Problem, scores: Scores) -> Scores:
+    """As many cells as `gpus` GPUs hold: each carries what one does."""
+    found: Scores = {}
+    for c in ranked(problem.objective, scores)[:CELLS]:
+        times = gpus / c.total
+        for larger in grown(space, c, gpus):
+            point = scores[c].point
+            scaled = replace(point, rate=point.rate * times, goodput_rps=point.goodput_rps * times)
+            shares = problem.objective.name == "cost" or len(problem.objective.rates) > 1
+            value = scores[c].value * (1 if shares else times)
+            found.setdefault(larger, Score(value, scaled, scores[c].feasible))
+    return found

@@ -31,6 +31,10 @@ GENEROUS = 0.85
 """Latencies are taken this much smaller where a bound to scan rates down from asks which batch meets the SLO."""
 
 
+LISTS_KEPT = 6
+"""Lists of requests that stay prepared, the latest: long ones are drawn anew for every rate that is held to them."""
+
+
 class Predictor:
     """One set of latencies. Counts its simulations in `simulations`.
 
@@ -114,6 +118,8 @@ class Predictor:
     def _prepare(self, requests: Requests) -> tuple[Prepared, Bounds]:
         found = self._prepared.get(id(requests))
         if found is None:
+            while len(self._prepared) >= LISTS_KEPT:
+                del self._prepared[next(iter(self._prepared))]
             # The list is kept beside, so that its id is not given to another one.
             found = self._prepared[id(requests)] = (
                 requests,

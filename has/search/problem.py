@@ -33,6 +33,8 @@ PREFILL_POOL = {"disaggregated": "prefill", "e_pd": "prefill_decode", "monolithi
 """Where a request is prefilled that is not prefilled on the encode GPUs."""
 LASTS = 1000
 """Requests from which on a list is judged by; of a trace that counts beside another workload it is then all."""
+KEPT = 2000
+"""Deployments that are kept once made; a search that looks at more candidates makes them again."""
 WAITING_SHARE = 0.5
 """Share of what TTFT leaves after the services that a batch may spend waiting: all of it ruins attainment."""
 
@@ -140,6 +142,8 @@ class Problem:
         """The candidate with everything a runtime needs: SM table, waiting budget, SLO."""
         found = self._deployments.get(candidate)
         if found is None:
+            while len(self._deployments) >= KEPT:  # the oldest goes: memory is the same for any number
+                del self._deployments[next(iter(self._deployments))]
             fields = {"version": 1, "slo": self.slo, **self.settings, **candidate.fields()}
             fields.pop("sm_table", None)
             if (gpus := hardware(self.latency, candidate.topology)) is not None:

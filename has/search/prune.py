@@ -7,77 +7,49 @@ it is far behind. Rules run in order, each on what the ones before left.
     symbol   meaning
     e        relative error of the profile's latencies
     m        1 - (1-e)/(1+e): two stages wrong by e in opposite directions shift a ratio by this
-    R        what a candidate, or the best B and s of its allocation, can carry (`capacity`)
-    Ref      min(offered rate, largest R): relative, for at overload no allocation is stable
+    R        what a candidate, or the best B and s of its allocation, can carry at the most (`capacity`)
+    Ref      min(offered rate, what some candidate carries for sure): relative, for at overload no
+             allocation is stable (`promise`)
 
 Which batch still meets the SLO can jump where a flat curve crosses its bound, and no margin on R
-covers that. So R judges it with latencies at 1-e of the profile's, Ref with 1+e.
+covers that: R judges it with latencies at 1-e of the profile's. Ref is simulated with all latencies
+at 1+e, for where TTFT leaves little room to queue nobody reaches what capacities allow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from has.core.requests import Requests
 from has.core.stage import Stage
 from has.errors import InfeasibleError
 from has.latency.memory import MemoryLine, gigabytes, memory_verdict
-from has.search.capacity import UNBOUNDED, CapacityModel
+from has.search.capacity import UNBOUNDED
+from has.search.cuts import Cut, Pruned
 from has.search.problem import PREFILL_POOL, Problem
+from has.search.promise import Promises
 from has.search.space import Allocation, Candidate
-from has.search.worlds import behind_in_every_world
+from has.search.worlds import CLOSE, IN_SIGHT, standing
+
+__all__ = ["Cut", "Pruned", "margin", "only_possible", "prune"]
 
 SATURATED = 0.03
 """An encode batch that gains less than this in throughput a doubling only makes requests wait."""
 OVERLOADED = 0.75
 """Where more is offered than can be carried, drowning one prefill pool may save the requests of the other:
 the interval of s, and dominance, then take this share of their bounds."""
-ENOUGH = 1.5
-"""Times the offered rate: what carries as much is not held against what carries more."""
 LEAST_ERROR = 0.10
 """e is at least this: what a bound leaves out (queues, bursts) moves ratios however exact the profile is."""
 LEAST_ALLOCATIONS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A candidate that was cut: by which rule, at which bound, with which value, under which margin."""
-
-    candidate: Candidate
-    rule: str
-    bound: float
-    value: float
-    margin: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """What is left, and why the rest is not. `notes` are checks that were off or guards that acted."""
-
-    kept: tuple[Candidate, ...]
-    cuts: tuple[Cut, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def by_rule(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for cut in self.cuts:
-            counts[cut.rule] = counts.get(cut.rule, 0) + 1
-        return counts
-
-    def restore(self, candidates: Iterable[Candidate], note: str) -> Pruned:
-        """With these candidates back in."""
-        back = set(candidates)
-        if not back:
-            return self
-        order = [*self.kept, *(cut.candidate for cut in self.cuts if cut.candidate in back)]
-        return Pruned(
-            tuple(order), tuple(c for c in self.cuts if c.candidate not in back), (*self.notes, note)
-        )
+ROOM = 0.25
+"""Share of the space that may stay though something as good stays too."""
+FEWEST, MOST = 8, 40
+"""Worlds that are looked at; where there is less than `WORK` for the fewest, none."""
+WORK = 2_000_000
+"""Requests that may be simulated to look at worlds: about a second."""
 
 
 def margin(error: float) -> float:
@@ -85,12 +57,18 @@ def margin(error: float) -> float:
     return 1 - (1 - error) / (1 + error)
 
 
-def prune(problem: Problem, candidates: Sequence[Candidate], offered: float | None) -> Pruned:
-    """Apply all rules; `offered` is the rate to carry (None: as much as can be).
+def prune(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    offered: float | None,
+    requests: Requests | None = None,
+) -> Pruned:
+    """Apply all rules; `offered` is the rate to carry (None: as much as can be), `requests` what is
+    simulated to know what can be carried (default: the problem's).
 
     Raises InfeasibleError where memory admits no candidate.
     """
-    return _Pruning(problem, offered).run(candidates)
+    return _Pruning(problem, offered, requests).run(candidates)
 
 
 def only_possible(problem: Problem, candidates: Sequence[Candidate]) -> Pruned:
@@ -100,16 +78,18 @@ def only_possible(problem: Problem, candidates: Sequence[Candidate]) -> Pruned:
 
 
 class _Pruning:
-    def __init__(self, problem: Problem, offered: float | None) -> None:
+    def __init__(self, problem: Problem, offered: float | None, requests: Requests | None = None) -> None:
         self.problem = problem
+        self.requests = problem.requests if requests is None else requests
         self.offered = math.inf if offered is None else offered
         self.error = min(max(problem.error, LEAST_ERROR), 0.9)
         self.m = margin(self.error)
         self.cuts: list[Cut] = []
         self.notes: list[str] = []
         self._optimist = problem.capacity_model(slack=1 - self.error, optimism=self.m)
-        self._pessimist = problem.capacity_model(slack=1 + self.error, queued=True)
         self._floors: dict[tuple[object, ...], float] = {}
+        self._known_promises: Promises | None = None
+        self._asked = 0
 
     def run(
         self,
@@ -117,6 +97,7 @@ class _Pruning:
         rules: Sequence[Callable[[list[Candidate]], list[Candidate]]] | None = None,
     ) -> Pruned:
         left = list(candidates)
+        self._asked = len(left)
         for rule in rules or (self.reach, self.memory):
             left = rule(left)
         if rules is None:
@@ -185,7 +166,10 @@ class _Pruning:
         return kept
 
     def floor(self, left: list[Candidate]) -> list[Candidate]:
-        """Hard: TTFT and TPOT without any queue, at the size quantile of the attainment target, over the SLO."""
+        """Hard: TTFT and TPOT without any queue, at the size quantile of the attainment target, over the SLO.
+
+        A goodput does without the target. There the rule holds only if somebody meets it for sure.
+        """
         optimism = 1 - self.error
 
         def over(c: Candidate) -> Cut | None:
@@ -199,13 +183,17 @@ class _Pruning:
                 return Cut(c, "floor", self.problem.slo.tpot_s, tpot, self.error, why)
             return None
 
-        return self._unless_all(left, self._cut(left, over), "floor")
+        kept = self._unless_all(left, self._cut(left, over), "floor")
+        if self.problem.objective.name == "goodput" and len(kept) < len(left) and self._overloaded(kept):
+            self.cuts = [cut for cut in self.cuts if cut.rule != "floor"]
+            return left
+        return kept
 
     def deficit(self, left: list[Candidate]) -> list[Candidate]:
         """One-sided: an allocation whose best B and s carry less than (1-m)·Ref."""
         best: dict[Allocation, float] = {}
         for c in left:
-            best[c.allocation] = max(best.get(c.allocation, 0.0), self._best_r(c, self._optimist))
+            best[c.allocation] = max(best.get(c.allocation, 0.0), self._best_r(c))
         reference = self._reference(left)
         bound = (1 - self.m) * reference
         quickest = min(left, key=lambda c: (self._ttft_floor(c), -best[c.allocation]), default=None)
@@ -273,77 +261,87 @@ class _Pruning:
         return self._cut(left, unfit)
 
     def dominance(self, left: list[Candidate]) -> list[Candidate]:
-        """Two-sided, cautious: far less carried than a candidate that is no slower without a queue."""
-        reach = {c: min(self._own_r(c, self._optimist), self.offered) for c in left}
-        sure = {c: min(self._own_r(c, self._pessimist), self.offered) for c in left}
+        """Two-sided, cautious: at its own B and s far below what another candidate carries for sure; of
+        cost, dearer than one that surely meets the SLO."""
+        if self.problem.objective.name == "cost":
+            return self._too_dear(left)
         wide = 1 - (1 - self.m) * OVERLOADED if self._overloaded(left) else self.m
-        ahead: list[tuple[float, float]] = []
-        best = 0.0
-        for c in sorted(left, key=self._ttft_floor):
-            best = max(best, sure[c])
-            ahead.append((self._ttft_floor(c), best))
-        floors = [f for f, _ in ahead]
+        bound = (1 - wide) * self._reference(left)
 
         def behind(c: Candidate) -> Cut | None:
-            rival = ahead[int(np.searchsorted(floors, self._ttft_floor(c), side="right")) - 1][1]
-            bound = (1 - wide) * rival
-            if reach[c] >= bound or reach[c] >= self.offered:
+            reach = self._own_r(c)
+            if reach >= bound:
                 return None
-            return Cut(
-                c, "dominance", bound, reach[c], wide, "another candidate is no slower and carries far more"
-            )
+            return Cut(c, "dominance", bound, reach, wide, "another candidate surely carries far more")
 
         return self._cut(left, behind)
+
+    def _too_dear(self, left: list[Candidate]) -> list[Candidate]:
+        cost = self.problem.objective.cost
+        able = (c for c in sorted(left, key=cost) if self._promises.bound(c) >= self.offered)
+        sure = next((c for c in able if self._promises.meets(c, self.problem.objective.rates)), None)
+        if sure is None:
+            return left
+        why = f"{sure.label} is cheaper and meets the SLO even if every stage is slower by {self.error:.0%}"
+
+        def dearer(c: Candidate) -> Cut | None:
+            over = cost(c) > cost(sure) * (1 + 1e-9)
+            return Cut(c, "dominance", cost(sure), cost(c), self.error, why) if over else None
+
+        return self._cut(left, dearer)
 
     def worlds(self, left: list[Candidate]) -> list[Candidate]:
-        """One-sided: behind a candidate that is no slower without a queue, whichever way the profile is wrong.
+        """Behind others, or as good as others that stay, whichever way the profile is wrong.
 
-        What carries half as much again as is offered has slack enough. Off with several workloads: their
-        requests differ in size, so TTFT can leave one of them hardly room to queue, and what that costs
-        no bound on throughput sees (an optimum was lost by half in 1 of 14 random pairs).
+        Off where looking would take too long: on many GPUs, whose candidates were chosen by simulation.
         """
-        if self.problem.further:
+        if len(left) <= max(LEAST_ALLOCATIONS, ROOM * self._asked):
             return left
-        if len(left) <= LEAST_ALLOCATIONS or self.error <= LEAST_ERROR:
+        runs = len(left) * len(self.requests) * (1 + len(self.problem.further))
+        if FEWEST * runs > WORK:
             return left
-        m = margin(LEAST_ERROR)
-        m = 1 - (1 - m) * OVERLOADED if self._overloaded(left) else m
-        carried, needed = behind_in_every_world(
-            self.problem,
-            left,
-            np.array([self._ttft_floor(c) for c in left]),
-            error=self.error,
-            rest=LEAST_ERROR,
-            margin=m,
-            enough=ENOUGH * self.offered,
-        )
-        place = {c: i for i, c in enumerate(left)}
+        found = standing(self.problem, left, self.requests, self.error, min(MOST, WORK // runs))
+        if not len(found.close):
+            return left
+        stays = dict(zip(left, found.worth_keeping(round(ROOM * self._asked)).tolist(), strict=True))
+        reached = dict(zip(left, found.reached.tolist(), strict=True))
 
-        def behind(c: Candidate) -> Cut | None:
-            value, bound = float(carried[place[c]]), float(needed[place[c]])
-            if value >= bound:
+        def superfluous(c: Candidate) -> Cut | None:
+            if stays[c]:
                 return None
-            why = "carries too little in every way the profile may be wrong"
-            return Cut(c, "worlds", bound, value, m, why)
+            best = reached[c] >= 1 - IN_SIGHT
+            why = "where it is near the best, others that stay are" if best else "far behind"
+            return Cut(
+                c, "worlds", 1 - CLOSE, reached[c], CLOSE, f"{why}, whichever way the profile is wrong"
+            )
 
-        return self._cut(left, behind)
+        return self._cut(left, superfluous)
 
     # Bounds the rules share.
 
+    @property
+    def _promises(self) -> Promises:
+        if self._known_promises is None:
+            bounds = self.problem.capacity_model(slack=1 + self.error, queued=True)
+            self._known_promises = Promises(self.problem, self.requests, bounds, self.error, self.offered)
+        return self._known_promises
+
     def _reference(self, left: Sequence[Candidate]) -> float:
-        most = max((self._best_r(c, self._pessimist) for c in left), default=0.0)
-        if most == 0.0:
-            most = max((self._best_r(c, self._optimist) for c in left), default=0.0)
+        """What the likeliest do, and the likeliest of those that leave queues most time: one for each floor."""
+        groups: dict[float, list[Candidate]] = {}
+        for c in left:
+            groups.setdefault(self._ttft_floor(c), []).append(c)
+        most = max((self._promises.best(group) for group in groups.values()), default=0.0)
         return min(self.offered, most) if min(self.offered, most) != UNBOUNDED else 0.0
 
     def _overloaded(self, left: Sequence[Candidate]) -> bool:
         return math.isfinite(self.offered) and self._reference(left) < self.offered
 
-    def _best_r(self, c: Candidate, model: CapacityModel) -> float:
-        return model.best_over_offload(c, self.problem.kv_tokens(c))
+    def _best_r(self, c: Candidate) -> float:
+        return self._optimist.best_over_offload(c, self.problem.kv_tokens(c))
 
-    def _own_r(self, c: Candidate, model: CapacityModel) -> float:
-        return model.of(c, self.problem.kv_tokens(c)).limit
+    def _own_r(self, c: Candidate) -> float:
+        return self._optimist.of(c, self.problem.kv_tokens(c)).limit
 
     def _ttft_floor(self, c: Candidate) -> float:
         local = c.topology == "disaggregated" and c.share < 1
@@ -390,7 +388,7 @@ class _Pruning:
         """Never fewer than three allocations: of the next best ones, the candidate that carries most comes back."""
         chosen = set(kept)
         have = {c.allocation for c in kept}
-        for c in sorted(possible, key=lambda c: -self._own_r(c, self._optimist)):
+        for c in sorted(possible, key=lambda c: -self._own_r(c)):
             if len(have) >= LEAST_ALLOCATIONS:
                 break
             if c.allocation not in have:

@@ -14,7 +14,7 @@ from has.core.workload import Workload
 from has.errors import InputError
 from has.search import samplers
 from has.search.arguments import check
-from has.search.coarse import list_space
+from has.search.budgets import look
 from has.search.conclude import conclude, score_own
 from has.search.events import Callbacks
 from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
@@ -79,7 +79,7 @@ def search(
     objective   max-rate, or goodput where `rate` is given, unless said
     baselines   deployments, or their files, scored beside monolithic, e_pd and static_epd
     price       dollars per GPU and hour, or that by GPU; else the shipped facts' where they have one
-    requests    of one trial (80 live, 1000 simulated; of a trace, simulated: all of it, up to 20,000)
+    requests    of one trial (80 live, 1000 simulated; of a trace, simulated: all of it, up to 25,000)
     settings    further fields of every proposed Deployment (dtype, max_num_seqs, …)
     run_dir     where inputs, journal and results are kept (None: nowhere)
     resume      a run folder to go on with; all other inputs must be the ones it began with
@@ -154,20 +154,26 @@ def _search(asked: Asked) -> Outcome:
 
     tell.stage("pruning", "which candidates can work at all")
     budgets = range(1, problem.gpus + 1) if problem.objective.name == "cost" else (problem.gpus,)
-    everything = list_space(asked.space, budgets, Predictor(problem), lists.coarse, tell.note)
+    predictor = Predictor(problem)
+    everything, looked = look(
+        asked.space, budgets, predictor, lists.coarse, lambda n: tell.progress("looking", n, 0)
+    )
+    if looked:
+        tell.note(
+            f"too many candidates to list: the {len(looked):,} looked at last, from coarse to fine, stand for all"
+        )
     if not everything:
         raise InputError(
             f"the search space has no valid candidate on {problem.gpus} GPUs", where="space", field="alloc"
         )
     offered = max(problem.objective.rates, default=None)
     if asked.question["prune"]:
-        pruned = prune_candidates(problem, everything, offered)
+        pruned = prune_candidates(problem, everything, offered, lists.coarse)
     else:
         pruned = only_possible(problem, everything)
 
     tell.stage("predicting", f"{len(pruned.kept)} of {len(everything)} candidates in the simulator")
-    predictor = Predictor(problem)
-    kept, cut = screen_all(predictor, pruned, lists, tell)
+    kept, cut = screen_all(predictor, pruned, lists, tell, looked)
     before = pruned
     pruned = keep_simulators_best(pruned, problem.objective, kept, cut)
     for candidate in set(pruned.kept) - set(before.kept):

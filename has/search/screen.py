@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from has.core.requests import Requests
 from has.core.space import OffloadRange, SearchSpace
 from has.core.trial import TrialState
-from has.errors import InfeasibleError
+from has.search.cuts import Pruned
 from has.search.objective import Objective, Score
 from has.search.predict import ROUGH, Predictor
-from has.search.problem import Problem
-from has.search.prune import Pruned, only_possible
 from has.search.samplers.port import Tried
-from has.search.space import Candidate, enumerate_space
+from has.search.space import Candidate
 
 IN_SIGHT = 0.6
 """A maximum rate below this share of the best is not looked for more closely."""
@@ -35,13 +33,18 @@ def screen(
     progress: Callable[[int], None],
     *,
     at_least: float | None = None,
+    known: Mapping[Candidate, Score] | None = None,
 ) -> Scores:
-    """Every candidate's score on these requests. `at_least`: a maximum rate below it is not looked for."""
+    """Every candidate's score on these requests. `at_least`: a maximum rate below it is not looked for;
+    `known`: scores that need not be looked for again."""
     max_rate = predictor.problem.objective.name == "max-rate"
     order = sorted(candidates, key=predictor.limit, reverse=True) if max_rate else candidates
-    scores: Scores = {}
-    best = 0.0
+    known = known or {}
+    scores: Scores = {c: known[c] for c in candidates if c in known}
+    best = max((score.value for score in scores.values()), default=0.0)
     for done, candidate in enumerate(order, 1):
+        if candidate in scores:
+            continue
         lower = IN_SIGHT * best if at_least is None else at_least
         scores[candidate] = predictor.score(candidate, requests, lower=lower, **ROUGH)
         best = max(best, scores[candidate].value)
@@ -65,7 +68,7 @@ def keep_simulators_best(pruned: Pruned, objective: Objective, kept: Scores, cut
     back = [c for c in order[:1] if rank(objective, c, cut[c]) > best_kept]
     if objective.name == "max-rate":
         best = max((score.value for score in kept.values()), default=0.0)
-        few = max(4, round(FEW * (len(pruned.kept) + len(pruned.cuts))))
+        few = max(1, round(FEW * (len(pruned.kept) + len(pruned.cuts))))
         back = [c for c in order[:few] if cut[c].value >= (1 - NEAR) * best and cut[c].value > 0] or back
     if not back:
         return pruned
@@ -74,17 +77,9 @@ def keep_simulators_best(pruned: Pruned, objective: Objective, kept: Scores, cut
     return pruned.restore(back, note)
 
 
-def baseline_candidates(
-    problem: Problem,
-    space: SearchSpace,
-    budgets: Iterable[int],
-    listed: Callable[[SearchSpace, int], Sequence[Candidate]] = enumerate_space,
-) -> dict[str, list[Candidate]]:
-    """The points among which each baseline is chosen, whatever topologies the space offers.
-
-    A baseline that memory does not admit has an empty list.
-    """
-    spaces = {
+def baseline_spaces(space: SearchSpace) -> dict[str, SearchSpace]:
+    """Where the best of each kind of baseline is looked for, whatever topologies the space offers."""
+    return {
         "monolithic": space.model_copy(update={"topologies": ("monolithic",)}),
         "e_pd": space.model_copy(update={"topologies": ("e_pd",)}),
         "static_epd": space.model_copy(
@@ -95,14 +90,6 @@ def baseline_candidates(
             }
         ),
     }
-    found: dict[str, list[Candidate]] = {}
-    for name, own in spaces.items():
-        points = [c for gpus in budgets for c in listed(own, gpus)]
-        try:
-            found[name] = list(only_possible(problem, points).kept)
-        except InfeasibleError:
-            found[name] = []
-    return found
 
 
 def tried(

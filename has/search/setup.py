@@ -8,8 +8,9 @@ import numpy as np
 
 from has.core.requests import Requests
 from has.core.slo import Slo
-from has.core.space import SearchSpace
-from has.search.coarse import candidates_of
+from has.search.budgets import look
+from has.search.coarse import possible
+from has.search.cuts import Pruned
 from has.search.ensemble import SimulatedEnsemble
 from has.search.events import Callbacks
 from has.search.factors import Factors
@@ -20,9 +21,8 @@ from has.search.pools import latency_of
 from has.search.predict import Predictor, physics_features
 from has.search.price import pool_prices
 from has.search.problem import Problem, rate_in_force
-from has.search.prune import Pruned
 from has.search.question import REQUESTS, TRIALS, Asked, longer
-from has.search.screen import NEAR, Scores, baseline_candidates, ranked, screen
+from has.search.screen import NEAR, Scores, baseline_spaces, ranked, screen
 from has.search.space import Candidate
 from has.search.study import StudyMirror
 from has.search.surrogate import Surrogate, scales_of
@@ -91,20 +91,30 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
     return problem, lists
 
 
-def screen_all(predictor: Predictor, pruned: Pruned, lists: Lists, tell: Callbacks) -> tuple[Scores, Scores]:
+def screen_all(
+    predictor: Predictor, pruned: Pruned, lists: Lists, tell: Callbacks, known: Scores
+) -> tuple[Scores, Scores]:
+    """Scores of what was kept, and of what was cut and could still be good; `known` are some of them."""
     objective = predictor.problem.objective
     total = len(pruned.kept)
-    kept = screen(predictor, pruned.kept, lists.coarse, lambda n: tell.progress("predicting", n, total))
-    possible = [c.candidate for c in pruned.cuts if c.rule not in ("reach", "memory")]
-    possible = sorted(possible, key=predictor.limit, reverse=True)[:CUT_IN_SIGHT]
+    kept = screen(
+        predictor,
+        pruned.kept,
+        lists.coarse,
+        lambda n: tell.progress("predicting", n, total),
+        known=known,
+    )
+    could = [c.candidate for c in pruned.cuts if c.rule not in ("reach", "memory")]
+    could = sorted(could, key=predictor.limit, reverse=True)[:CUT_IN_SIGHT]
     best = max((score.value for score in kept.values()), default=0.0)
     at_least = (1 - NEAR) * best if objective.name == "max-rate" else None
     cut = screen(
         predictor,
-        possible,
+        could,
         lists.coarse,
-        lambda n: tell.progress("guarding", n, len(possible)),
+        lambda n: tell.progress("guarding", n, len(could)),
         at_least=at_least,
+        known=known,
     )
     return kept, cut
 
@@ -115,14 +125,16 @@ def choose_baselines(
     """Of each kind the point that the simulator likes best; None where memory admits none."""
     best: dict[str, Candidate | None] = {}
     scores: Scores = {}
+    asked.callbacks.stage("baselines", "the best monolith, E+PD and static split")
+    for name, own in baseline_spaces(asked.space).items():
 
-    def listed(space: SearchSpace, gpus: int) -> list[Candidate]:
-        return candidates_of(space, gpus, predictor, lists.coarse)
+        def told(n: int, name: str = name) -> None:
+            asked.callbacks.progress(f"baseline {name}", n, 0)
 
-    for name, points in baseline_candidates(problem, asked.space, budgets, listed).items():
-        own = screen(predictor, points, lists.coarse, lambda _: None)
-        best[name] = ranked(problem.objective, own)[0] if own else None
-        scores |= own
+        points, known = look(own, budgets, predictor, lists.coarse, told)
+        found = screen(predictor, possible(problem, points), lists.coarse, told, known=known)
+        best[name] = ranked(problem.objective, found)[0] if found else None
+        scores |= found
     return best, scores
 
 

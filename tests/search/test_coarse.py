@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from has.core.space import SearchSpace
-from has.search.coarse import _lattice, _neighbours, is_large
+from has.search.coarse import is_large
+from has.search.lattice import grown, lattice, neighbours
 from has.search.space import enumerate_space
 
 SPACES = {
@@ -21,14 +22,33 @@ SPACES = {
 def test_the_lattice_is_of_the_space(name, gpus):
     space = SearchSpace.model_validate({"version": 1, **SPACES[name]})
     whole = set(enumerate_space(space, gpus))
-    assert set(_lattice(space, gpus, 1)) == whole
-    assert set(_lattice(space, gpus, 3)) <= whole
+    assert set(lattice(space, gpus, 1)) == whole
+    assert set(lattice(space, gpus, 3)) <= whole
     for candidate in list(whole)[::50]:
-        assert set(_neighbours(space, candidate, 1)) <= whole
+        assert set(neighbours(space, candidate, 1)) <= whole
 
 
 def test_what_is_large():
     space = SearchSpace(version=1)
-    assert not is_large(space, 16)
-    assert is_large(space, 32)
-    assert is_large(space, 1024)
+    assert not is_large(space, [16])
+    assert is_large(space, [32])
+    assert is_large(space, [1024])
+    assert is_large(space, range(1, 17))
+    assert is_large(space, [16], requests=1000)
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize(("gpus", "more"), [(3, 6), (7, 9), (8, 24)])
+def test_a_candidate_on_more_gpus_keeps_its_proportions(name, gpus, more):
+    space = SearchSpace.model_validate({"version": 1, **SPACES[name]})
+    wide = SearchSpace.model_validate({"version": 1, **SPACES[name], "alloc": {}})
+    for candidate in enumerate_space(space, gpus)[::7]:
+        for larger in grown(wide, candidate, more):
+            assert larger.total == more
+            assert (larger.tp, larger.encode_batch, larger.offload) == (
+                candidate.tp,
+                candidate.encode_batch,
+                candidate.offload,
+            )
+            share = [m / more - n / gpus for n, m in zip(candidate.gpus, larger.gpus, strict=True)]
+            assert max(map(abs, share)) <= sum(candidate.tp) / more

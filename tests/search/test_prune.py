@@ -5,13 +5,10 @@ import pytest
 from has.core.space import SearchSpace
 from has.errors import InfeasibleError
 from has.search.objective import Objective
-from has.search.predict import Predictor
 from has.search.problem import Problem
 from has.search.prune import LEAST_ALLOCATIONS, margin, only_possible, prune
-from has.search.screen import keep_simulators_best, screen
 from has.search.space import Candidate, enumerate_space
 from has.sim.draw import draw_requests
-from tests.search.instances import random_instance
 from tests.search.small import make_profile, make_workload
 
 SPACE = SearchSpace(version=1)
@@ -32,31 +29,6 @@ def problem(
         settings={"model": "synthetic"},
         batches=SPACE.encode_batch,
     )
-
-
-def _survives(seed: int) -> tuple[float, float]:
-    """Best true value among what is kept, and overall, when the planner's latencies are 25 % wrong."""
-    instance = random_instance(seed)
-    truth = instance.exhaustive()
-    planner = Predictor(instance.planned)
-    pruned = prune(instance.planned, instance.candidates, instance.offered)
-    kept = screen(planner, pruned.kept, instance.planned.requests, lambda _: None)
-    cut = screen(planner, [c.candidate for c in pruned.cuts], instance.planned.requests, lambda _: None)
-    pruned = keep_simulators_best(pruned, instance.planned.objective, kept, cut)
-    return max(truth[c].value for c in pruned.kept), max(score.value for score in truth.values())
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_optimum_survives_latencies_wrong_by_a_quarter(seed: int) -> None:
-    survived, best = _survives(seed)
-    assert survived >= 0.99 * best
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(20, 220))
-def test_the_optimum_survives_more_of_them(seed: int) -> None:
-    survived, best = _survives(seed)
-    assert survived >= 0.99 * best
 
 
 def test_most_of_the_space_goes_and_every_cut_says_why() -> None:
