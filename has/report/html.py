@@ -41,12 +41,14 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--rule); }
 .lead { background: var(--soft); border-left: .3rem solid var(--bar); padding: .6rem 1rem; }
 .lead p { margin: .3rem 0; }
+.lead p:first-child { font-weight: 600; }
 .wide { overflow-x: auto; margin: .8rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { padding: .25rem .7rem .25rem 0; text-align: left; border-bottom: 1px solid var(--rule); vertical-align: top; }
 th, td { overflow-wrap: normal; }
 th.n, td.n { text-align: right; }
+td.n { white-space: nowrap; }
 .track { display: inline-block; width: 12rem; max-width: 40vw; height: .8rem; border: 1px solid var(--bar); vertical-align: middle; }
 .fill { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .curve { margin: .8rem 0; }
