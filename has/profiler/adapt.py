@@ -208,11 +208,12 @@ def refine(
 
 
 def bends(axis: Sequence[float], known: Mapping[int, float], tolerance: float) -> list[int]:
-    """Indices to measure next on a curve over `axis`: one in each stretch between known ones that is bent.
+    """Indices to measure next on a curve over `axis` (1/share): one in each stretch that bends so much that look-ups are wrong.
 
     known: index -> value, the ends among them. A stretch is straight if the one before it or the one behind it,
-    prolonged, is within `tolerance` of its other end, relatively. In one that is not, the index nearest to where the
-    two prolonged lines cross, else to the middle.
+    prolonged, is within `tolerance` of its other end, relatively. In one that is not, the two prolonged lines up to where they
+    cross are what the curve should be: wanted is the index at which a look-up is farthest off it, if by more than `tolerance`.
+    Where there are no two lines that cross within, it is the middle one.
     """
     marks = sorted(known)
     wanted = []
@@ -228,11 +229,27 @@ def bends(axis: Sequence[float], known: Mapping[int, float], tolerance: float) -
         ]
         if any(meets):
             continue
-        at = (axis[low] + axis[high]) / 2
+        at = None
         if before is not None and behind is not None:
-            at = _crossing(axis, known, (before, low), (high, behind), at)
-        wanted.append(min(range(low + 1, high), key=lambda i: abs(axis[i] - at)))
+            at = _crossing(axis, known, (before, low), (high, behind))
+        if at is None or before is None or behind is None:
+            wanted.append((low + high) // 2)
+            continue
+        off = {}
+        for i in range(low + 1, high):
+            sides = (before, low) if abs(axis[i] - axis[low]) <= abs(at - axis[low]) else (high, behind)
+            expected = _line(axis, known, *sides, i)
+            off[i] = abs(_looked_up(axis, known, low, high, i) / expected - 1)
+        worst = max(off, key=off.__getitem__)
+        if off[worst] > tolerance:
+            wanted.append(worst)
     return wanted
+
+
+def _looked_up(axis: Sequence[float], known: Mapping[int, float], low: int, high: int, at: int) -> float:
+    """As a look-up does it: linear in the share."""
+    shares = [1 / axis[i] for i in (low, high, at)]
+    return known[low] + (shares[2] - shares[0]) / (shares[1] - shares[0]) * (known[high] - known[low])
 
 
 def _crossing(
@@ -240,15 +257,14 @@ def _crossing(
     known: Mapping[int, float],
     left: tuple[int, int],
     right: tuple[int, int],
-    otherwise: float,
-) -> float:
+) -> float | None:
     """Where the lines through two pairs of points cross, if that is between the pairs."""
     slopes = [(known[j] - known[i]) / (axis[j] - axis[i]) for i, j in (left, right)]
     if slopes[0] == slopes[1]:
-        return otherwise
+        return None
     i, j = left[1], right[0]
     at = (known[j] - known[i] + slopes[0] * axis[i] - slopes[1] * axis[j]) / (slopes[0] - slopes[1])
-    return at if min(axis[i], axis[j]) < at < max(axis[i], axis[j]) else otherwise
+    return at if min(axis[i], axis[j]) < at < max(axis[i], axis[j]) else None
 
 
 def _marks(low: int, high: int) -> list[int]:
