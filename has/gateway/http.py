@@ -284,8 +284,8 @@ def _is_page(scope: Scope) -> bool:
 async def _body(request: Request, limits: Limits) -> bytes:
     """The body, refused as soon as it is too long, or no more of it comes."""
     most = limits.body_bytes
-    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    # A browser sends other types to any address unasked; JSON it must first ask leave for.
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    # A browser sends other types, or none, to any address unasked; JSON it must first ask leave for.
     if kind != "application/json":
         raise BadRequest("Content-Type must be application/json")
     if request.headers.get("content-encoding", "identity").lower() != "identity":

@@ -29,6 +29,7 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_RELAYS = ipaddress.ip_network("192.88.99.0/24")  # 6to4 relays (RFC 7526: deprecated)
 
 
 async def resolve_host(host: str, port: int) -> Sequence[str]:
@@ -83,6 +84,10 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner:
             return is_public(str(inner))
+        if ip.is_site_local:
+            return False
+    elif ip in _RELAYS:
+        return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
 
 

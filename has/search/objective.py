@@ -51,11 +51,6 @@ class Point:
             figures=figures,
         )
 
-    @property
-    def met_share(self) -> float:
-        """Goodput as a share of what was offered, at most 1."""
-        return min(1.0, self.goodput_rps / self.rate)
-
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -102,11 +97,13 @@ class Objective:
             return largest_rate(run, upper, self.slo.attainment, grid=grid, refined=refined, lower=lower)
         points = [run(rate) for rate in self.rates]
         if self.name == "cost":
-            worst = min(points, key=lambda p: (p.attainment, p.met_share))
+            worst = min(points, key=lambda p: p.attainment)
             value = worst.attainment
         else:
-            worst = min(points, key=lambda p: p.met_share)
-            value = worst.met_share if len(points) > 1 else worst.goodput_rps
+            # Not goodput over the rate: a drawn list offers a little more or less than its rate, and a surplus would
+            # hide misses.
+            worst = min(points, key=lambda p: p.attainment)
+            value = worst.attainment if len(points) > 1 else worst.goodput_rps
         return Score(value, worst, all(p.attainment >= self.slo.attainment for p in points))
 
     def cost(self, point: Candidate | Deployment) -> float:

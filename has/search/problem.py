@@ -108,7 +108,8 @@ class Problem:
                 self._traces[workload.name] = draw_requests(workload, model=model)
             trace = self._traces[workload.name]
             drawn = lasting(trace) if count >= LASTS else most_like(trace, count)[0]
-            drawn = stretched(drawn, rate_in_force(workload, drawn) / self.base_rate)
+            # The whole trace's rate, as for the first workload: the stretches are busier in the mean, and stay so.
+            drawn = stretched(drawn, rate_in_force(workload, trace) / self.base_rate)
         else:
             drawn = draw_requests(workload, rate=self.base_rate, requests=count, seed=seed, model=model)
         return with_slo(drawn, workload.slo)

@@ -27,6 +27,8 @@ WHOLE = 25_000
 """Requests up to which a trace is replayed whole: some 10 ms a simulation, an hour or more of most services."""
 STRETCHES = 8
 LEAST = 1e-3
+TOLD = 0.02
+"""How far the rate of the stretches may be from the whole's before it is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,14 @@ def _share(judged: Requests, trace: Requests) -> str:
     if np.array_equal(judged.arrival_ns, trace.arrival_ns[: len(judged)]):
         return f"the first {len(judged)} of the trace's {len(trace)} requests"
     each = judged.span_s / STRETCHES
-    return (
+    words = (
         f"{len(judged)} of the trace's {len(trace)} requests: {STRETCHES} stretches of {each:.4g} s, from the quietest"
         " to the busiest"
     )
+    ours, whole = judged.mean_rate, trace.mean_rate
+    if ours is None or whole is None or abs(ours / whole - 1) < TOLD:
+        return words
+    return f"{words}, which bring {ours / whole:.3g} times as many a second as the whole: rates are the whole's, goodput is theirs"
 
 
 def lasting(trace: Requests, most: int = WHOLE) -> Requests:

@@ -319,6 +319,7 @@ class TestErrors:
     def test_a_browser_cannot_post_unasked(self, client, service):
         body = json.dumps(chat("a"))
         error_of(client.post(CHAT, content=body, headers={"content-type": "text/plain"}), 400)
+        error_of(client.post(CHAT, content=body), 400)  # none at all, as a page of another site may send
         error_of(
             client.post(
                 CHAT, content=body, headers={"content-type": "application/json", "content-encoding": "gzip"}

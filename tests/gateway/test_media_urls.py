@@ -141,7 +141,7 @@ class TestRemote:
     @pytest.mark.parametrize(
         "address",
         ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-         "::1", "fe80::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "::", "ff02::1"],
+         "::1", "fe80::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "::", "ff02::1", "fec0::1", "192.88.99.1"],
     )  # fmt: skip
     def test_a_listed_name_that_leads_inside_is_refused(self, host_port, address):
         assert not is_public(address)

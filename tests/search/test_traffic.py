@@ -86,6 +86,17 @@ def test_the_busiest_minutes_are_among_them() -> None:
     assert per_minute(most_like(trace, 300)[0]).max() < 5
 
 
+def test_stretches_busier_than_the_whole_are_said_to_be() -> None:
+    """All bursts weigh more in few stretches than in the whole: goodput there may exceed the rate asked for."""
+    calm = np.arange(0, 80_000, 1.0)
+    trace = trace_of(np.sort(np.concatenate([calm, 31_234 + np.arange(0, 300, 0.05)])))
+    played = replay(trace, None, live=False, few=80, look=300)
+    times = played.judged.mean_rate / trace.mean_rate
+    assert times > 1.05
+    assert f"{times:.3g} times as many a second as the whole" in played.words
+    assert "times as many" not in replay(tides(3_000), None, live=False, few=80, look=300).words
+
+
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(
     st.lists(st.sampled_from([0.0, 1e-9, 0.001, 1.0, 500.0]), min_size=1, max_size=400),
