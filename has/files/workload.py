@@ -22,8 +22,9 @@ def load_workload(path: str | Path) -> Workload:
 
     A trace table (.csv, .jsonl, .parquet) is a workload too: its replay, with no SLO of its own.
     """
-    if Path(path).suffix.lower() in TABLES:
-        file = existing(path).resolve()
+    given = existing(path)
+    if given.suffix.lower() in TABLES:
+        file = given.resolve()
         arrivals = Arrivals(process="trace", file=str(file))
         return Workload(version=1, name=file.stem, description=f"Replay of {file.name}", arrivals=arrivals)
     workload = validate(Workload, load_yaml(path), str(path))

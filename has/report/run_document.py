@@ -286,7 +286,7 @@ def _pareto(run: Run) -> Section | None:
             r["usd_per_million_output_tokens"],
             r["deployment"],
             percent(r["attainment"]),
-            r["source"],
+            tried_words(run.evidence) if r["source"] == "measured" else r["source"],
             "on the front" if r["on_front"] else "",
         )
         for r in run.pareto

@@ -140,8 +140,6 @@ def test_the_answer_says_what_it_costs_and_whose_prices_those_are() -> None:
         "usd_per_million_output_tokens": 9.72,
         "prices": {"L4": {"usd_per_gpu_hour": 0.5, "source": "given"}, "X": None},
     }
-    assert cost_words(cost) == (
-        "costs 7 $/h, 9.72 $ per million output tokens within the SLO (L4 0.5 $/h: given)"
-    )
+    assert cost_words(cost) == "costs 7 $/h, 9.72 $ per million output tokens within the SLO (L4 at 0.5 $/h)"
     assert cost_words({"usd_per_hour": None, "prices": {}}) == ""
     assert cost_words({}) == ""

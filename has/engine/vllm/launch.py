@@ -93,9 +93,12 @@ class Engine:
 
     def why(self) -> str:
         """What the engine itself says went wrong, since it was ready if it ever was."""
-        with self.log.open("rb") as log:
-            log.seek(self._ready_at)
-            said = log.read().decode(errors="replace")
+        try:
+            with self.log.open("rb") as log:
+                log.seek(self._ready_at)
+                said = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return "its log is gone with the fleet"  # asked while all is being ended
         if error := error_in(said):
             return error
         status = self.process.poll()
