@@ -67,7 +67,13 @@ def test_a_finished_profile_measures_nothing_twice(profiled: Path) -> None:
 def test_an_interrupted_profile_keeps_its_points(profiled: Path, tmp_path: Path) -> None:
     points = tmp_path / "profile-tiny-image-cpu.points.jsonl"
     with subprocess.Popen(
-        [*HAS, "profile", *TINY_PLAN], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*HAS, "profile", *TINY_PLAN],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A background shell ignores SIGINT, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as child:
         assert child.stderr is not None
         for line in child.stderr:
@@ -122,6 +128,7 @@ def test_serve_ask_bench_and_stop(inputs: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as server:
         assert server.stdout is not None
         assert server.stderr is not None

@@ -48,7 +48,9 @@ def test_a_client_sees_the_gateways_own_work_in_its_first_token(pools) -> None:
     }
 
     async def run() -> tuple[str, int]:
-        service = await open_service(deployment(MODEL), pool, media_rate=None, online=False, observer=metrics)
+        # A lone request below B has no gap to be launched by: it needs the age cap, which a served deployment always has.
+        plan = deployment(MODEL, max_wait_ms=100)
+        service = await open_service(plan, pool, media_rate=None, online=False, observer=metrics)
         app = create_app(service, metrics=metrics)
         try:
             async with httpx.AsyncClient(
