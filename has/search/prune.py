@@ -299,6 +299,10 @@ class _Pruning:
             return left
         runs = len(left) * len(self.requests) * (1 + len(self.problem.further))
         if FEWEST * runs > WORK:
+            self.notes.append(
+                f"the check worlds was off: {FEWEST} looks at {len(left)} candidates would simulate more than"
+                f" {WORK / 1e6:.3g} million requests"
+            )
             return left
         found = standing(self.problem, left, self.requests, self.error, min(MOST, WORK // runs))
         if not len(found.close):
