@@ -40,7 +40,7 @@ from has.engine.vllm.fleet import Fleet
 from has.engine.vllm.install import installed
 from has.engine.vllm.profile import profile_engine
 from has.engine.vllm.serve import attached
-from has.engine.vllm.workers import Urls
+from has.engine.vllm.urls import Urls
 from has.files.deployment import save_deployment
 from has.files.profile import load_profile, save_profile
 from has.search.run import search

@@ -20,8 +20,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from has.engine.vllm.client import KEEPALIVE_S
 from has.engine.vllm.protocol import PATH, REMOTE_DECODE
-from has.engine.vllm.workers import KEEPALIVE_S
 
 MEDIA = {"image_url": "image_embeds"}
 

@@ -30,6 +30,8 @@ class StageLoad:
     repeats           int64[K]  steps of each run listed (decode; a run is steps with an unchanged batch)
     busy_ns           total time that workers of this stage were busy, over all workers
     steps, step_seqs  decode: number of steps, and the sum over steps of their batch
+    together, part    float64[K]  where batches of a worker overlap (engines): requests it had meanwhile, in the
+                      mean, and the part of its time that went to this one; empty: size, and all of it
     """
 
     workers: int
@@ -41,6 +43,8 @@ class StageLoad:
     busy_ns: int = 0
     steps: int = 0
     step_seqs: int = 0
+    together: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    part: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ def spread(launch: Encode, home: EncodeWorker, others: Iterable[EncodeWorker], m
 
     most: workers that encode media of one request at once, `home` among them.
     """
-    batch = list(home.encoder.running)
+    batch = home.encoder.running[-len(launch.requests) :]
     wanted = min(most, max(ticket.items for ticket in batch))
     # Who prefills locally shares its SMs: the last to be asked.
     idle = sorted((o for o in others if o.rests), key=lambda o: (bool(o.prefiller.running), o.index))

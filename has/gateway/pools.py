@@ -7,12 +7,15 @@ prefill (7, 8), decode and mixed workers (10, 11). `Scheduler` strings them toge
 Instants are seconds. A command's start is the *virtual* instant at which its work could begin: the
 latest of the worker's last end, its members becoming ready and, for encode, the batch being due. On
 a clock without lag that is always now; on a real one it takes the lag out.
+
+Workers of ours run one batch at a time, which ends as one. Engines batch by themselves (`continuous`):
+requests join what runs as long as the same bounds hold for all that is there, and each ends by itself.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -89,13 +92,25 @@ class Dispatch:
         return worker
 
 
-def take_batch(queue: deque[Ticket], token_budget: int, max_requests: int | None) -> list[Ticket]:
-    """Rules 7 and 8: the head, then whole requests while both caps hold. Never skips, never waits."""
-    batch = [queue.popleft()]
-    tokens = batch[0].tokens
-    while queue and (max_requests is None or len(batch) < max_requests):
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a prefill worker has at once, in tokens and requests; a request that is alone always fits."""
+
+    tokens: int
+    requests: int | None
+
+    def allow(self, count: int, tokens: int) -> bool:
+        within = tokens <= self.tokens and (self.requests is None or count <= self.requests)
+        return count <= 1 or within
+
+
+def take_batch(queue: deque[Ticket], caps: Caps, beside: Sequence[Ticket] = ()) -> list[Ticket]:
+    """Rules 7 and 8: the head, then whole requests while both caps hold with what runs. Never skips, never waits."""
+    batch: list[Ticket] = []
+    tokens = sum(ticket.tokens for ticket in beside)
+    while queue:
         tokens += queue[0].tokens
-        if tokens > token_budget:
+        if not caps.allow(len(beside) + len(batch) + 1, tokens):
             break
         batch.append(queue.popleft())
     return batch
@@ -113,14 +128,26 @@ class Lane:
     def idle(self) -> bool:
         return self.alive and not self.running
 
+    @property
+    def tokens(self) -> int:
+        return sum(ticket.tokens for ticket in self.running)
+
     def start(self, batch: list[Ticket]) -> float:
-        """Occupy the lane with `batch`; returns its virtual start."""
-        self.running = batch
+        """Occupy the lane with `batch`, beside what runs; returns its virtual start."""
+        self.running = [*self.running, *batch]
         return max(self.free_s, *(ticket.ready_s for ticket in batch))
 
-    def end(self, now_s: float) -> list[Ticket]:
-        batch, self.running, self.free_s = self.running, [], now_s
-        return batch
+    def those(self, requests: Sequence[int] = ()) -> list[Ticket]:
+        """What runs of `requests`, none given: all. Of a request that runs twice, disowned and anew, the older."""
+        if not requests:
+            return self.running
+        first = {ticket.request: ticket for ticket in reversed(self.running)}
+        return [first[request] for request in requests if request in first]
+
+    def end(self, now_s: float, requests: Sequence[int] = ()) -> list[Ticket]:
+        ended, self.free_s = self.those(requests), now_s
+        self.running = [ticket for ticket in self.running if ticket not in ended]
+        return ended
 
     def disown(self, ticket: Ticket) -> None:
         """What runs here of `ticket` is for nothing: it is started over elsewhere."""
@@ -161,6 +188,8 @@ class EncodeWorker:
         router: DeficitRouter | None,
         share_of: Callable[[int], float],
         observe: Callable[[float], float | None] | None,
+        *,
+        continuous: bool = False,
     ) -> None:
         self.index = index
         self.batcher = batcher
@@ -171,6 +200,7 @@ class EncodeWorker:
         self.local_queue: deque[Ticket] = deque()
         self._share_of = share_of
         self._observe = observe
+        self._continuous = continuous
         self.media = 0
         self._clock_s = float("-inf")
         self._prefill_barred_until_s = float("-inf")
@@ -179,6 +209,13 @@ class EncodeWorker:
     @property
     def load(self) -> int:
         return len(self.batcher) + len(self.encoder.running)
+
+    @property
+    def room(self) -> int:
+        """Requests it may be sent now: a batch where it is idle; an engine's encoder has B at once, however they came."""
+        if self._continuous and self.encoder.alive:
+            return self.batcher.batch_bound - len(self.encoder.running)
+        return self.batcher.batch_bound if self.encoder.idle else 0
 
     @property
     def rests(self) -> bool:
@@ -213,14 +250,14 @@ class EncodeWorker:
 
     def due_s(self) -> float | None:
         """When a timer must wake this worker; None while nothing waits or the encoder is busy."""
-        return self.batcher.next_due_s() if self.encoder.idle else None
+        return self.batcher.next_due_s(self.room) if self.room > 0 else None
 
     def start_encode(self, now_s: float) -> Encode | None:
         due_s = self.due_s()
         now_s = self._advance(now_s)
         if due_s is None:
             return None
-        batch = self.batcher.take(now_s=now_s)
+        batch = self.batcher.take(now_s=now_s, room=self.room)
         if batch is None:
             return None
         for ticket in batch.items:
@@ -250,16 +287,19 @@ class EncodeWorker:
         ticket.state = "local" if local else "remote"
         return local
 
-    def encoded(self, now_s: float) -> list[Ticket]:
+    def encoded(self, now_s: float, requests: Sequence[int] = ()) -> list[Ticket]:
         if self._share >= 100:
             self._prefill_barred_until_s = now_s
-        return self.encoder.end(now_s)
+        return self.encoder.end(now_s, requests)
 
-    def start_prefill(self, token_budget: int, max_requests: int | None, streams: bool) -> Prefill | None:
+    def start_prefill(self, caps: Caps, streams: bool) -> Prefill | None:
         barred = bool(self.encoder.running) and self._share >= 100 and not streams
-        if not self.local_queue or not self.prefiller.idle or barred:
+        free = self.prefiller.alive if self._continuous else self.prefiller.idle
+        if not self.local_queue or not free or barred:
             return None
-        batch = take_batch(self.local_queue, token_budget, max_requests)
+        batch = take_batch(self.local_queue, caps, self.prefiller.running)
+        if not batch:
+            return None
         start_s = self.prefiller.start(batch)
         if not streams:
             start_s = max(start_s, self._prefill_barred_until_s)
@@ -283,18 +323,33 @@ class EncodeWorker:
 class PrefillPool:
     """Rule 7: the remote pool, one FCFS queue."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, continuous: bool = False) -> None:
         self.lanes = [Lane() for _ in range(workers)]
         self.queue: deque[Ticket] = deque()
+        self._continuous = continuous
 
-    def start(self, token_budget: int, max_requests: int | None) -> list[Prefill]:
+    def start(self, caps: Caps) -> list[Prefill]:
+        if self._continuous:
+            return self._join(caps)
         commands = []
         for index, lane in enumerate(self.lanes):
             if self.queue and lane.idle:
-                batch = take_batch(self.queue, token_budget, max_requests)
-                requests = tuple(ticket.request for ticket in batch)
-                commands.append(Prefill(True, index, requests, lane.start(batch)))
+                commands.append(self._prefill(index, take_batch(self.queue, caps)))
         return commands
+
+    def _join(self, caps: Caps) -> list[Prefill]:
+        """One request after the other to the worker that has the fewest tokens, as long as the head fits there."""
+        commands = []
+        living = [(index, lane) for index, lane in enumerate(self.lanes) if lane.alive]
+        while self.queue and living:
+            index, lane = min(living, key=lambda entry: entry[1].tokens)
+            if not caps.allow(len(lane.running) + 1, lane.tokens + self.queue[0].tokens):
+                break
+            commands.append(self._prefill(index, [self.queue.popleft()]))
+        return commands
+
+    def _prefill(self, index: int, batch: list[Ticket]) -> Prefill:
+        return Prefill(True, index, tuple(ticket.request for ticket in batch), self.lanes[index].start(batch))
 
 
 class DecodePool:

@@ -101,7 +101,8 @@ class Encoded:
     """A batch ended. `ratio` is real over nominal duration, for the validity gate.
 
     `transfers` pairs requests whose embeddings leave the worker with the seconds that takes. `known`
-    counts media that were not encoded because the worker had their embeddings.
+    counts media that were not encoded because the worker had their embeddings. `requests` are those that
+    ended, with `media` in all, where others of the worker's may run on; none: the batch.
     """
 
     worker: int
@@ -110,6 +111,8 @@ class Encoded:
     ratio: float
     transfers: tuple[tuple[int, float], ...] = ()
     known: int = 0
+    requests: tuple[int, ...] = ()
+    media: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,8 @@ class Prefilled:
     is said apart, or as decode will bring it).
 
     `transfers` pairs requests with the seconds until their KV is where decode finds it. `counted`
-    pairs requests with the prompt and media tokens that the worker counted, where that is news.
+    pairs requests with the prompt and media tokens that the worker counted, where that is news. `requests` are
+    those that ended, where others of the worker's may run on; none: the batch.
     """
 
     remote: bool
@@ -129,6 +133,7 @@ class Prefilled:
     tokens: tuple[tuple[int, int], ...]
     transfers: tuple[tuple[int, float], ...] = ()
     counted: tuple[tuple[int, int], ...] = ()
+    requests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

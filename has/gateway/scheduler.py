@@ -14,7 +14,7 @@ cannot know what else happens at an instant simply advances after each event.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, assert_never
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from has.core.deployment import Deployment, SmRow
 from has.gateway.fanout import spread
 from has.gateway.pools import (
+    Caps,
     DecodePool,
     Dispatch,
     EncodeWorker,
@@ -48,6 +49,8 @@ class Scheduler:
     kv_tokens        what one decode or mixed worker can hold, None without bound
     max_queue        requests without a first token beyond which an arrival is refused
     backpressure     also refuse what would wait for KV behind more than the decode pool holds
+    continuous       workers are engines that batch by themselves: requests join what runs there, within
+                     the bounds of one batch, and each ends by itself
     seed             of `dispatch: random`, drawn as the simulator draws
     """
 
@@ -62,6 +65,7 @@ class Scheduler:
         kv_tokens: int | None = None,
         max_queue: int | None = None,
         backpressure: bool = False,
+        continuous: bool = False,
         seed: int = 0,
     ) -> None:
         self.deployment = deployment
@@ -71,8 +75,7 @@ class Scheduler:
         self.released_tps = 0.0
         self._backpressure = backpressure
         self._preprocesses = preprocesses
-        self._token_budget = deployment.prefill_token_budget
-        self._max_requests = deployment.max_prefill_requests
+        self._caps = Caps(deployment.prefill_token_budget, deployment.max_prefill_requests)
         # Kept in nanoseconds, like every instant that is computed: a sum of floats might never be reached.
         self._transfers: list[tuple[int, int, Ticket]] = []
         self._sequence = 0
@@ -98,11 +101,14 @@ class Scheduler:
                 DeficitRouter(deployment.offload_fraction, unit=deployment.offload_unit) if routes else None,
                 (lambda batch: 100.0) if encodes_alone else shares.encode_share,
                 observe() if observe is not None else None,
+                continuous=continuous,
             )
             for index in range(n_encode)
         ]
         self.to_encoder = Dispatch(deployment.dispatch, n_encode, generator, lambda w: self.encoders[w].load)
-        self.remote = PrefillPool(deployment.workers("prefill") if topology == "disaggregated" else 0)
+        self.remote = PrefillPool(
+            deployment.workers("prefill") if topology == "disaggregated" else 0, continuous=continuous
+        )
         pool = {"disaggregated": "decode", "e_pd": "prefill_decode", "monolithic": "all"}[topology]
         self.decode = DecodePool(deployment.workers(pool), kv_tokens)
         self.admission = Admission(
@@ -180,12 +186,18 @@ class Scheduler:
         else:
             self.remote.queue.append(ticket)
 
-    def encoded(self, worker: int, now_s: float, transfer_s: Callable[[Ticket], float] | None = None) -> None:
-        """A batch was encoded; embeddings that leave the worker are there `transfer_s` later.
+    def encoded(
+        self,
+        worker: int,
+        now_s: float,
+        transfer_s: Callable[[Ticket], float] | None = None,
+        requests: Sequence[int] = (),
+    ) -> None:
+        """A batch was encoded, or `requests` of what runs; embeddings that leave are there `transfer_s` later.
 
         A request goes on when the last of its parts is there.
         """
-        for ticket in self.encoders[worker].encoded(now_s):
+        for ticket in self.encoders[worker].encoded(now_s, requests):
             if ticket.state == "over":
                 continue
             stays = ticket.state == "local" and ticket.encode_worker == worker
@@ -203,14 +215,19 @@ class Scheduler:
             self._under_way(ticket, ticket.landed_s)
 
     def prefilled(
-        self, remote: bool, worker: int, now_s: float, transfer_s: Callable[[Ticket], float] | None = None
+        self,
+        remote: bool,
+        worker: int,
+        now_s: float,
+        transfer_s: Callable[[Ticket], float] | None = None,
+        requests: Sequence[int] = (),
     ) -> list[Ticket]:
-        """A prefill batch is done: its requests have their first token, and their KV goes to decode.
+        """A prefill batch is done, or `requests` of what runs: they have their first token, and their KV goes to decode.
 
-        Returns the batch. Requests with nothing left to decode are over.
+        Returns those. Requests with nothing left to decode are over.
         """
         lane = self.remote.lanes[worker] if remote else self.encoders[worker].prefiller
-        batch = lane.end(now_s)
+        batch = lane.end(now_s, requests)
         for ticket in batch:
             if ticket.state == "over":
                 continue
@@ -341,10 +358,10 @@ class Scheduler:
             if launch is not None:
                 commands += self._spread(launch)
         for encoder in self.encoders:
-            local = encoder.start_prefill(self._token_budget, self._max_requests, self.streams)
+            local = encoder.start_prefill(self._caps, self.streams)
             if local is not None:
                 commands.append(local)
-        commands += self.remote.start(self._token_budget, self._max_requests)
+        commands += self.remote.start(self._caps)
         commands += self._admit()
         return commands
 

@@ -20,7 +20,7 @@ from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
 from has.gateway.job import FinishReason, Job, TokenEvent
 from has.gateway.observer import Observer, ServiceState
 from has.gateway.pace import Pace
-from has.gateway.pools import Lane, Ticket
+from has.gateway.pools import Ticket
 from has.gateway.port import (
     Back,
     Broken,
@@ -206,9 +206,10 @@ class Service:
                 self._preprocessed(event)
             case Encoded():
                 worker = self.scheduler.encoders[event.worker]
-                self._stage_done("encode", worker.encoder, event)
-                self.observer.encoded(worker.media, event.known)
-                self.scheduler.encoded(event.worker, event.end_s, _delays(event.transfers))
+                self._stage_done("encode", worker.encoder.those(event.requests), event)
+                self.observer.encoded(event.media or worker.media, event.known)
+                delays = _delays(event.transfers)
+                self.scheduler.encoded(event.worker, event.end_s, delays, event.requests)
             case Prefilled():
                 self._counted(event.counted)
                 for request, token in event.tokens:
@@ -216,11 +217,13 @@ class Service:
                         self.scheduler.finish(request)
                         self._over(request)
                 if event.remote:
-                    self._stage_done("prefill_remote", self.scheduler.remote.lanes[event.worker], event)
+                    stage, lane = "prefill_remote", self.scheduler.remote.lanes[event.worker]
                 else:
-                    lane = self.scheduler.encoders[event.worker].prefiller
-                    self._stage_done("prefill_local", lane, event)
-                self.scheduler.prefilled(event.remote, event.worker, event.end_s, _delays(event.transfers))
+                    stage, lane = "prefill_local", self.scheduler.encoders[event.worker].prefiller
+                self._stage_done(stage, lane.those(event.requests), event)
+                self.scheduler.prefilled(
+                    event.remote, event.worker, event.end_s, _delays(event.transfers), event.requests
+                )
             case Stepped():
                 self._counted(event.counted)
                 for request, token in event.tokens:
@@ -269,7 +272,7 @@ class Service:
                     ticket.output_tokens = min(ticket.output_tokens, self._max_model_len - ticket.tokens)
                 if not self.scheduler.decode.fits(ticket):
                     self._fail(event.request, self._refused(Refuse(event.request, "too_long", None), ticket))
-        self._stage_done("preprocess", self.scheduler.preprocess.lanes[event.server], event)
+        self._stage_done("preprocess", self.scheduler.preprocess.lanes[event.server].running, event)
         self.scheduler.preprocessed(event.server, event.end_s)
 
     def _counted(self, counted: tuple[tuple[int, int], ...]) -> None:
@@ -278,9 +281,9 @@ class Service:
             if request in self._running:
                 self._running[request].stream.prompt_tokens = tokens
 
-    def _stage_done(self, stage: str, lane: Lane, event: Preprocessed | Encoded | Prefilled) -> None:
+    def _stage_done(self, stage: str, batch: list[Ticket], event: Preprocessed | Encoded | Prefilled) -> None:
         """Report a batch that is about to leave its lane: how long its first request waited, and its service."""
-        waited_s = [event.start_s - ticket.ready_s for ticket in lane.running]
+        waited_s = [event.start_s - ticket.ready_s for ticket in batch]
         self.observer.stage_done(stage, max(0.0, *waited_s, 0.0), event.end_s - event.start_s)
 
     def _token(self, request: int, token: int, end_s: float) -> bool:

@@ -170,31 +170,32 @@ class MicroBatcher(Generic[T]):
         self._waiting.clear()
         return items
 
-    def next_due_s(self) -> float | None:
+    def next_due_s(self, room: int | None = None) -> float | None:
         """When the batch is due as things stand (absolute, may lie in the past), or None: empty, or no rule says when.
 
-        `take` at this very time launches.
+        `take` at this very time, with this `room`, launches.
         """
         if not self._waiting:
             return None
-        due = int(due_ns(*self._state))
+        due = int(due_ns(*self._state(room)))
         if self._drain_ns is not None:
             drained = max(self._drain_ns, self._last_add_ns)
             due = drained if due < 0 else min(due, drained)
         return None if due < 0 else not_before_s(due)
 
-    def take(self, now_s: float) -> Batch[T] | None:
+    def take(self, now_s: float, room: int | None = None) -> Batch[T] | None:
         """The batch to launch now, at most B requests, or None when none is due.
 
-        What is left keeps its add times, and the last add stays the last add.
+        With `room` for fewer than B, that many are a full batch. What is left keeps its add times, and the
+        last add stays the last add.
         """
         now_ns = self._advance(now_s)
-        reason = reason_at(now_ns, *self._state) if self._waiting else NONE
+        reason = reason_at(now_ns, *self._state(room)) if self._waiting else NONE
         if reason == NONE and self._waiting and self.draining:
             reason = DRAIN
         if reason == NONE:
             return None
-        taken = [self._waiting.popleft() for _ in range(min(self.batch_bound, len(self._waiting)))]
+        taken = [self._waiting.popleft() for _ in range(min(self._bound(room), len(self._waiting)))]
         return Batch(
             items=tuple(item for _, item in taken),
             reason=REASONS[reason],
@@ -216,12 +217,14 @@ class MicroBatcher(Generic[T]):
     def _gap_ns(self) -> int:
         return gap_ns(self.coefficient, self._rate)
 
-    @property
-    def _state(self) -> tuple[int, int, int, int, int, int]:
+    def _bound(self, room: int | None) -> int:
+        return self.batch_bound if room is None else min(self.batch_bound, room)
+
+    def _state(self, room: int | None) -> tuple[int, int, int, int, int, int]:
         oldest_ns = self._waiting[0][0]
         return (
             len(self._waiting),
-            self.batch_bound,
+            self._bound(room),
             oldest_ns,
             self._last_add_ns,
             self._gap_ns,

@@ -28,7 +28,7 @@ from has.engine.vllm.language import EngineLanguage
 from has.engine.vllm.load import EngineLoad
 from has.engine.vllm.metrics import difference, look
 from has.engine.vllm.serve import open_service
-from has.engine.vllm.workers import Urls
+from has.engine.vllm.urls import Urls
 from has.errors import InfeasibleError, InputError, RunError
 from has.gateway.job import Job
 from has.gateway.port import Admit, Command, Event, Lost, Stepped

@@ -50,11 +50,23 @@ class _Batch:
     size: int
     full: bool = False
     order: int = 0
+    worker: int = 0
+
+
+@dataclass(slots=True)
+class _Launch:
+    """A command whose requests have not all ended."""
+
+    command: Encode | Prefill
+    left: set[int]
 
 
 @dataclass(slots=True)
 class Work:
-    """One batch as a worker ran it, for comparison with a profile: share is encode's, percent of SMs."""
+    """One batch as a worker ran it, for comparison with a profile: share is encode's, percent of SMs.
+
+    together  requests the worker had meanwhile, in the mean, where it is an engine that batches by itself
+    """
 
     stage: str
     worker: int
@@ -62,10 +74,18 @@ class Work:
     span: Span
     share_percent: float = 100.0
     tokens: float = 0.0
+    together: float | None = None
+
+    @property
+    def batch(self) -> float:
+        return len(self.requests) if self.together is None else self.together
 
 
 class LiveRecords:
-    """Reads the log of a trial. `t0_s` is the instant of arrival 0 on the workers' clock."""
+    """Reads the log of a trial. `t0_s` is the instant of arrival 0 on the workers' clock.
+
+    On engines each request of a batch ends by itself, and is listed by itself.
+    """
 
     def __init__(
         self,
@@ -81,11 +101,14 @@ class LiveRecords:
         self._t0_s = t0_s
         self._index = {answer.request: i for i, answer in enumerate(answers) if answer.request >= 0}
         self._batches: dict[str, list[_Batch]] = defaultdict(list)
-        self._launched: dict[tuple[str, int], Encode | Prefill] = {}
+        self._launched: dict[tuple[str, int], list[_Launch]] = defaultdict(list)
+        self._continuous = False
         self._produced: dict[int, int] = defaultdict(int)
         self._answers(answers)
         for entry, _ in log:
             self._read(entry)
+        if self._continuous:
+            self._count_together()
         self.records.stages = self._stages()
 
     def spans(self) -> dict[str, list[Span]]:
@@ -118,13 +141,14 @@ class LiveRecords:
             case Preprocessed() if not entry.error:
                 for i in self._indices((entry.request,)):
                     self.records.preprocessed_ns[i] = self._ns(entry.end_s)
-                    self._batches["preprocess"].append(_Batch(entry.start_s, entry.end_s, 1, order=i))
+                    batch = _Batch(entry.start_s, entry.end_s, 1, order=i, worker=entry.server)
+                    self._batches["preprocess"].append(batch)
             case Encode():
-                self._launched["encode", entry.worker] = entry
+                self._launch("encode", entry)
             case Encoded():
                 self._encoded(entry)
             case Prefill():
-                self._launched[_prefill(entry.remote), entry.worker] = entry
+                self._launch(_prefill(entry.remote), entry)
             case Prefilled():
                 self._prefilled(entry)
             case Admit():
@@ -143,11 +167,30 @@ class LiveRecords:
             case _:
                 pass
 
+    def _launch(self, stage: str, command: Encode | Prefill) -> None:
+        self._launched[stage, command.worker].append(_Launch(command, set(command.requests)))
+
+    def _ended(
+        self, stage: str, event: Encoded | Prefilled
+    ) -> tuple[Encode | Prefill, tuple[int, ...]] | None:
+        """The command whose work `event` ends, and those of its requests that have ended."""
+        launched = self._launched[stage, event.worker]
+        ended = set(event.requests)
+        self._continuous = self._continuous or bool(ended)
+        launch = next((one for one in launched if not ended or ended & one.left), None)
+        if launch is None:
+            return None
+        launch.left -= ended or launch.left
+        if not launch.left:
+            launched.remove(launch)
+        return launch.command, event.requests or launch.command.requests
+
     def _encoded(self, event: Encoded) -> None:
-        launch = self._launched.pop(("encode", event.worker), None)
-        if not isinstance(launch, Encode):
+        found = self._ended("encode", event)
+        if found is None or not isinstance(found[0], Encode):
             return
-        records, indices = self.records, self._indices(launch.requests)
+        launch, requests = found[0], found[1]
+        records, indices = self.records, self._indices(requests)
         # Where media were dealt to several workers, the last of them says when the request is encoded.
         end_ns = np.maximum(records.encode_end_ns[indices], self._ns(event.end_s))
         disaggregated = self.deployment.topology == "disaggregated"
@@ -161,18 +204,20 @@ class LiveRecords:
             for request, local in zip(launch.requests, launch.local, strict=True) if disaggregated else ():
                 for i in self._indices((request,)):
                     records.route[i] = 0 if local else 1
-        full = launch.reason == "full"
-        self._batches["encode"].append(_Batch(event.start_s, event.end_s, len(launch.requests), full))
+        batch = _Batch(
+            event.start_s, event.end_s, len(requests), launch.reason == "full", worker=event.worker
+        )
+        self._batches["encode"].append(batch)
         span = Span(event.start_s, event.end_s, event.ratio)
-        tokens = self._encoded_tokens(launch) if indices else 0.0
-        self.works.append(Work("encode", event.worker, launch.requests, span, launch.share_percent, tokens))
+        tokens = self._encoded_tokens(launch, requests) if indices else 0.0
+        self.works.append(Work("encode", event.worker, requests, span, launch.share_percent, tokens))
 
-    def _encoded_tokens(self, launch: Encode) -> float:
-        """Mean media tokens of a request in the batch; of requests whose media were dealt out, the part."""
+    def _encoded_tokens(self, launch: Encode, requests: tuple[int, ...]) -> float:
+        """Mean media tokens of `requests` of the batch; of those whose media were dealt out, the part."""
         of = self.records.requests
         here = dict(zip(launch.requests, launch.items, strict=True)) if launch.items else {}
         tokens = []
-        for request in launch.requests:
+        for request in requests:
             for i in self._indices((request,)):
                 first, beyond = here.get(request, (0, of.items[i]))
                 tokens.append(of.media_tokens[i] * (beyond - first) / of.items[i])
@@ -180,20 +225,21 @@ class LiveRecords:
 
     def _prefilled(self, event: Prefilled) -> None:
         stage = _prefill(event.remote)
-        launch = self._launched.pop((stage, event.worker), None)
-        if launch is None:
+        found = self._ended(stage, event)
+        if found is None:
             return
-        records, indices = self.records, self._indices(launch.requests)
+        requests = found[1]
+        records, indices = self.records, self._indices(requests)
         records.prefill_worker[indices] = event.worker
         records.prefill_start_ns[indices] = self._ns(event.start_s)
         for i in indices:
             if records.route[i] == NEVER:  # text: routed on arrival
                 records.route[i] = 1 if event.remote else 0
                 records.prefill_ready_ns[i] = records.requests.arrival_ns[i]
-        self._batches[stage].append(_Batch(event.start_s, event.end_s, len(launch.requests)))
+        self._batches[stage].append(_Batch(event.start_s, event.end_s, len(requests), worker=event.worker))
         span = Span(event.start_s, event.end_s, event.ratio)
         tokens = float(np.mean(records.requests.total_tokens[indices])) if indices else 0.0
-        self.works.append(Work(stage, event.worker, launch.requests, span, tokens=tokens))
+        self.works.append(Work(stage, event.worker, requests, span, tokens=tokens))
 
     def _admitted(self, command: Admit) -> None:
         disaggregated = self.deployment.topology == "disaggregated"
@@ -269,8 +315,37 @@ class LiveRecords:
             column([batch.size for batch in batches]),
             np.array([batch.full for batch in batches], np.bool_),
         )
-        load.busy_ns = int((load.end_ns - load.start_ns).sum())
+        if self._continuous:
+            load.together, load.part = _shared([(b.worker, b.start_s, b.end_s) for b in batches])
+        within = load.end_ns - load.start_ns
+        load.busy_ns = int((within * load.part if len(load.part) else within).sum())
         return load
+
+    def _count_together(self) -> None:
+        for stage in ("encode", "prefill_local", "prefill_remote"):
+            works = [work for work in self.works if work.stage == stage]
+            together, _ = _shared([(work.worker, work.span.start_s, work.span.end_s) for work in works])
+            for work, count in zip(works, together, strict=True):
+                work.together = float(count)
+
+
+def _shared(spans: list[tuple[int, float, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each (worker, start, end): how many that worker had meanwhile, in the mean, and this one's part of its time."""
+    together, part = np.ones(len(spans)), np.ones(len(spans))
+    for worker in {worker for worker, *_ in spans}:
+        mine = [i for i, (other, *_) in enumerate(spans) if other == worker]
+        start, end = np.array([spans[i][1:] for i in mine]).T
+        edges = np.unique([start, end])
+        count = np.searchsorted(np.sort(start), edges, "right") - np.searchsorted(
+            np.sort(end), edges, "right"
+        )
+        lengths = np.diff(edges)
+        long = end > start
+        for value, of in ((together, count[:-1]), (part, 1 / np.maximum(1, count[:-1]))):
+            integral = np.concatenate(([0.0], np.cumsum(of * lengths)))
+            over = np.interp(end, edges, integral) - np.interp(start, edges, integral)
+            value[mine] = np.divide(over, end - start, out=np.ones(len(mine)), where=long)
+    return together, part
 
 
 def _prefill(remote: bool) -> str:

@@ -73,7 +73,7 @@ def _ratio(work: Work, near: list[Work], latency: LatencyModel, streams: bool) -
             condition = Beside.PREFILL if work.stage == "encode" else Beside.ENCODE
             if not latency.covers(stage, condition):
                 condition = Beside.NONE
-        predicted_s = latency.seconds(stage, len(work.requests), work.tokens, share, condition)
+        predicted_s = latency.seconds(stage, work.batch, work.tokens, share, condition)
         if predicted_s > 0:
             done += (end - begin) / predicted_s
     return done or None

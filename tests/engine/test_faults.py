@@ -24,7 +24,7 @@ from has.core.deployment import Deployment
 from has.core.trial import TrialPlan, TrialState
 from has.core.workload import Workload
 from has.engine.sizes import Sizes
-from has.engine.vllm import workers as workers_module
+from has.engine.vllm import watch as watch_module
 from has.engine.vllm.fleet import Fleet
 from has.engine.vllm.install import installed
 from has.engine.vllm.serve import open_service
@@ -99,7 +99,7 @@ def test_one_that_does_not_start_gives_its_reason_and_ends_the_others(
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypatch, comes_back) -> None:
-    monkeypatch.setattr(workers_module, "HEALTH_S", 0.05)
+    monkeypatch.setattr(watch_module, "HEALTH_S", 0.05)
     monkeypatch.setattr(service_module, "REPLACED_S", 0.1)
     plan = deployment(model)
     fleet = Fleet(installed(), model, 3, swappable=False, ready_s=20.0)

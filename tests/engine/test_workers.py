@@ -8,10 +8,11 @@ import io
 import pytest
 from PIL import Image
 
-import has.engine.vllm.workers as workers_module
+import has.engine.vllm.watch as watch_module
 from has.core.deployment import Deployment
 from has.engine.vllm.language import EngineLanguage
-from has.engine.vllm.workers import EngineWorkers, Urls
+from has.engine.vllm.urls import Urls
+from has.engine.vllm.workers import EngineWorkers
 from has.errors import HasError
 from has.gateway.errors import BadRequest, Interrupted, Refused
 from has.gateway.job import Job, MediaBytes
@@ -62,7 +63,7 @@ class Running:
             encoder_budget=budget,
             transport=fake.transport,
         )
-        scheduler = Scheduler(plan, media_rate=5.0, max_queue=max_queue, backpressure=True)
+        scheduler = Scheduler(plan, media_rate=5.0, max_queue=max_queue, backpressure=True, continuous=True)
         self.service = Service(scheduler, self.workers, model="tiny", max_model_len=512, language=language)
 
     async def ask(
@@ -211,15 +212,15 @@ def test_of_200_at_once_every_one_is_answered_or_refused() -> None:
 
 
 def test_an_instance_that_comes_back_is_used_again(monkeypatch) -> None:
-    monkeypatch.setattr(workers_module, "HEALTH_S", 0.01)
+    monkeypatch.setattr(watch_module, "HEALTH_S", 0.01)
     fake = FakeVllm()
     fake.dead.add("e0")
 
     async def main(running: Running) -> None:
-        while not running.workers.lost:
+        while not running.workers.watch.lost:
             await asyncio.sleep(0.01)
         fake.dead.clear()
-        while running.workers.lost:
+        while running.workers.watch.lost:
             await asyncio.sleep(0.01)
         assert (await running.ask())[0] == "t0 t1 t2 "
 

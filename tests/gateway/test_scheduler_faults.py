@@ -40,8 +40,9 @@ POOLS = {
 class Chaos:
     """Workers that take random times, die at random instants and come back; clients that leave."""
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, name: str, seed: int, continuous: bool = False) -> None:
         self.random = random.Random(seed)
+        self.continuous = continuous
         plan = PLANS[name]
         self.deployment = Deployment.model_validate(
             {
@@ -54,7 +55,9 @@ class Chaos:
                 **plan,
             }
         )
-        self.scheduler = Scheduler(self.deployment, media_rate=8.0, kv_tokens=5000, seed=seed)
+        self.scheduler = Scheduler(
+            self.deployment, media_rate=8.0, kv_tokens=5000, continuous=continuous, seed=seed
+        )
         self.pools = POOLS[name]
         self.epoch: Counter = Counter()
         self.down: set = set()
@@ -125,26 +128,32 @@ class Chaos:
                 )
             case Encode():
                 self.fanned_out += command.is_fanout
-                place, ended = (
-                    ("encode", command.worker),
-                    lambda: self.scheduler.encoded(
-                        command.worker, self.now_s, lambda _: self.random.uniform(0, 0.1)
-                    ),
-                )
+                place = ("encode", command.worker)
+                ended = lambda requests=(): self.encoded(command, requests)  # noqa: E731  # as in the cases around it
+                running = self.scheduler.encoders[command.worker].encoder.running
+                assert len(running) <= self.deployment.encode_batch
             case Prefill():
                 place = ("prefill" if command.remote else "encode", command.worker)
-                ended = lambda: self.prefilled(command)  # noqa: E731  # as in the cases around it
+                ended = lambda requests=(): self.prefilled(command, requests)  # noqa: E731  # as in the cases around it
             case Admit():
                 place = ("decode" if "decode" in self.pools else "mixed", command.worker)
                 ended = lambda: self.finished(command.request)  # noqa: E731  # as in the cases around it
         assert place not in self.down, "work is given to the living"
         epoch = self.epoch[place]
-        self.later(self.random.uniform(0.01, 0.6), lambda: ended() if self.epoch[place] == epoch else None)
+        each = self.continuous and isinstance(command, Encode | Prefill)
+        for requests in [((r,),) for r in command.requests] if each else [()]:
+            self.later(
+                self.random.uniform(0.01, 0.6),
+                lambda of=requests: ended(*of) if self.epoch[place] == epoch else None,
+            )
         if "mixed" in place:
             self.later(0.005, lambda: self.scheduler.answered(command.request))
 
-    def prefilled(self, command: Prefill) -> None:
-        batch = self.scheduler.prefilled(command.remote, command.worker, self.now_s)
+    def encoded(self, command: Encode, requests: tuple[int, ...]) -> None:
+        self.scheduler.encoded(command.worker, self.now_s, lambda _: self.random.uniform(0, 0.1), requests)
+
+    def prefilled(self, command: Prefill, requests: tuple[int, ...]) -> None:
+        batch = self.scheduler.prefilled(command.remote, command.worker, self.now_s, requests=requests)
         for ticket in batch:
             if ticket.output_tokens == 1 and not self.ends[ticket.request]:
                 self.ends[ticket.request] += 1
@@ -155,10 +164,11 @@ class Chaos:
             self.ends[request] += 1
 
 
+@pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("seed", range(25))
-def test_every_request_ends_exactly_once(name: str, seed: int) -> None:
-    chaos = Chaos(name, seed)
+def test_every_request_ends_exactly_once(name: str, seed: int, continuous: bool) -> None:
+    chaos = Chaos(name, seed, continuous)
     chaos.run(requests=60, kills=12)
     assert chaos.ends == Counter(range(60))
     assert bool(chaos.fanned_out) == (name == "fanned out")

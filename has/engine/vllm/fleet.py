@@ -25,7 +25,7 @@ from has.engine.sizes import Sizes
 from has.engine.vllm.commands import command, environment
 from has.engine.vllm.install import Installed, site
 from has.engine.vllm.launch import READY_S, Engine, Launcher, Start, free_port
-from has.engine.vllm.workers import Urls
+from has.engine.vllm.urls import Urls
 from has.errors import InfeasibleError
 
 HOST = "127.0.0.1"

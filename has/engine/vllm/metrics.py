@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from has.engine.vllm.workers import KEEPALIVE_S
+from has.engine.vllm.client import KEEPALIVE_S
 
 MEANS = {
     "queue_s": "vllm:request_queue_time_seconds",

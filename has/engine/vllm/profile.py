@@ -27,12 +27,13 @@ from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.engine.sizes import Sizes
 from has.engine.vllm import protocol
+from has.engine.vllm.client import KEEPALIVE_S
 from has.engine.vllm.fleet import Fleet
 from has.engine.vllm.install import Installed
 from has.engine.vllm.language import EngineLanguage
 from has.engine.vllm.load import EngineLoad, image
 from has.engine.vllm.metrics import difference, look
-from has.engine.vllm.workers import KEEPALIVE_S, Urls
+from has.engine.vllm.urls import Urls
 from has.errors import RunError
 from has.files.profile import profile_from_rows
 from has.gateway.job import Job, MediaBytes

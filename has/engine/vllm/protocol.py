@@ -122,6 +122,7 @@ def language_body(model: str, payload: Payload, prompt: list[dict[str, Any]]) ->
 
 def prefill_body(common: Mapping[str, Any], encoded: Encoded | None, *, transfer: bool) -> dict[str, Any]:
     body = {**common, "stream": False, "max_tokens": 1}
+    body.pop("return_token_ids", None)  # nobody reads the prompt's, which are long
     if encoded is not None and encoded.handles:
         body["ec_transfer_params"] = encoded.handles
     if transfer:

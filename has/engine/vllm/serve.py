@@ -16,7 +16,8 @@ from has.engine.vllm.install import installed
 from has.engine.vllm.language import EngineLanguage
 from has.engine.vllm.media_count import rule_of
 from has.engine.vllm.upkeep import upkeep
-from has.engine.vllm.workers import EngineWorkers, Urls
+from has.engine.vllm.urls import Urls
+from has.engine.vllm.workers import EngineWorkers
 from has.errors import InputError, RunError
 from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_cap
 from has.gateway.observer import Observer
@@ -131,6 +132,7 @@ async def open_service(
         kv_tokens=deployment.kv_tokens,
         max_queue=max_queue,
         backpressure=True,
+        continuous=True,
         seed=seed,
     )
     workers = EngineWorkers(

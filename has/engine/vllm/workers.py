@@ -1,8 +1,9 @@
 """vLLM instances as the gateway's workers: commands become requests, answers become events.
 
-Every instance is watched: one that refuses connections, or whose engine has died and answers 500 for
-ever, is lost as soon as it shows; the service then starts its requests over elsewhere unless tokens
-were sent. A single failure of a healthy instance is tried once more on the spot.
+An engine batches what it is sent by itself, so every request of a batch is a request of its own: it goes on as
+soon as its own answer is there. A worker that is lost is said as soon as that shows; the service then starts its
+requests over elsewhere unless tokens were sent. A single failure of a healthy instance is tried once more on
+the spot.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import logging
 import shutil
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
 import httpx
 
+from has.engine.vllm.client import Dead, EngineClient, Failure, Unfit
 from has.engine.vllm.language import EngineLanguage
 from has.engine.vllm.media_count import tokens_of
 from has.engine.vllm.protocol import (
-    PATH,
+    Chunk,
     Encoded,
     PrefillAnswer,
     decode_body,
@@ -31,18 +33,17 @@ from has.engine.vllm.protocol import (
     language_body,
     messages,
     prefill_body,
-    read_chunk,
     read_encoded,
     read_prefilled,
 )
+from has.engine.vllm.urls import Urls
+from has.engine.vllm.watch import Watch
 from has.gateway.port import (
     Admit,
-    Back,
     Command,
     Encode,
     Event,
     Failed,
-    Lost,
     Payload,
     PoolName,
     Prefill,
@@ -55,53 +56,13 @@ from has.gateway.port import Encoded as EncodedEvent
 from has.models.rules import TokenRule
 
 log = logging.getLogger("has.engine.vllm")
-HEALTH_S = 1.0
-"""Between two looks at an idle instance's health."""
-HEALTH_TIMEOUT_S = 5.0
-UNHEALTHY = 3
-"""Looks in a row that must fail before an instance that still takes connections is given up: it may just be busy."""
-KEEPALIVE_S = 2.5
-"""vLLM drops idle connections after 5 s; ours are retired before."""
-REQUEST_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Urls:
-    """Base URLs of the instances of each role, by index; `span` encode workers share a local prefill instance."""
-
-    encode: tuple[str, ...] = ()
-    local_prefill: tuple[str, ...] = ()
-    prefill: tuple[str, ...] = ()
-    decode: tuple[str, ...] = ()
-    mixed: tuple[str, ...] = ()
-    span: int = 1
-
-    def all(self) -> list[tuple[PoolName, int, str]]:
-        """(pool, worker index, URL). A local prefill instance belongs to the encode worker it serves first."""
-        named: list[tuple[PoolName, tuple[str, ...]]] = [
-            ("encode", self.encode),
-            ("prefill", self.prefill),
-            ("decode", self.decode),
-            ("mixed", self.mixed),
-        ]
-        listed = [(pool, i, url) for pool, urls in named for i, url in enumerate(urls)]
-        return listed + [("encode", i * self.span, url) for i, url in enumerate(self.local_prefill)]
-
-
-class _Dead(Exception):
-    """The instance is gone."""
-
-
-class _Refused(Exception):
-    """The instance says the request is at fault."""
-
-
-class _Failure(Exception):
-    """The instance lives, and could not do it."""
+Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 @dataclass(slots=True)
 class _Held:
+    """A request: what it is, what engines have said of it so far, and what is being asked for it now."""
+
     payload: Payload
     names: list[str]
     encoded: Encoded | None = None
@@ -109,6 +70,10 @@ class _Held:
     attempt: int = 0
     sent: int = 0
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    @property
+    def id(self) -> str:
+        return self.names[0].rpartition("-")[0]
 
 
 class EngineWorkers:
@@ -142,25 +107,16 @@ class EngineWorkers:
         self._clock = clock
         self._session = uuid.uuid4().hex[:8]
         self._held: dict[int, _Held] = {}
-        self.lost: set[tuple[PoolName, int]] = set()
-        self._losses: Counter[tuple[PoolName, int]] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handle: Callable[[Event], None] = lambda _: None
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(REQUEST_S, connect=HEALTH_TIMEOUT_S),
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S
-            ),
-            trust_env=False,
-            transport=transport,
-        )
+        self._client = EngineClient(clock=clock, transport=transport)
+        self.watch = Watch(urls, self._client)
 
     # -- the port ----------------------------------------------------------------------------------
 
     def listen(self, handle: Callable[[Event], None]) -> None:
         self._handle = handle
-        for pool, worker, url in self.urls.all():
-            self._spawn(self._watch(pool, worker, url))
+        self._spawn(self.watch.keep(handle))
 
     def open(self, request: int, payload: Payload) -> None:
         self._held[request] = _Held(payload, self._names(request, 0, len(payload.media)))
@@ -170,11 +126,13 @@ class EngineWorkers:
             case Preprocess():
                 self._preprocess(command)
             case Encode():
-                self._spawn(self._encode(command))
+                for request in command.requests:
+                    self._encode(command, request)
             case Prefill():
-                self._spawn(self._prefill(command))
+                for request in command.requests:
+                    self._prefill(command, request)
             case Admit():
-                self._begin(command.request, self._decode(command))
+                self._decode(command)
             case _:
                 assert_never(command)
 
@@ -195,7 +153,8 @@ class EngineWorkers:
 
     async def aclose(self) -> None:
         """End what runs, and the connections."""
-        tasks = [*self._tasks, *(task for held in self._held.values() for task in held.tasks)]
+        self._handle = lambda _: None
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -221,225 +180,149 @@ class EngineWorkers:
         )
         asyncio.get_running_loop().call_soon(self._handle, done)
 
-    async def _encode(self, command: Encode) -> None:
-        losses = self._losses["encode", command.worker]
-        spans = dict(zip(command.requests, command.items, strict=False))
+    def _encode(self, command: Encode, request: int) -> None:
+        worker, held = command.worker, self._held[request]
+        items = dict(zip(command.requests, command.items, strict=False))
+        first, beyond = items.get(request, (0, len(held.payload.media)))
 
-        async def one(request: int, held: _Held) -> None:
-            await self._encode_items(self.urls.encode[command.worker], held, spans.get(request))
-
-        if self.urls.encode:
-            await self._each("encode", command.worker, command.requests, one)
-        # A batch of a worker that was lost meanwhile is no batch of the one that came back.
-        if self._losses["encode", command.worker] == losses:
-            self._handle(EncodedEvent(command.worker, command.start_s, self._clock(), 1.0))
-
-    async def _encode_items(self, url: str, held: _Held, span: tuple[int, int] | None) -> None:
-        """Have media [first, beyond) of a request encoded; others may be elsewhere at the same time."""
-        first, beyond = span or (0, len(held.payload.media))
-        media, names = held.payload.media[first:beyond], held.names[first:beyond]
-        answer = await self._post(url, encode_body(self._model, media, names), f"{names[0]}-e")
-        part = read_encoded(answer, len(media))
-        held.encoded = held.encoded or Encoded()
-        held.encoded.handles |= part.handles
-        held.encoded.grids |= {first + index: grid for index, grid in part.grids.items()}
-
-    async def _prefill(self, command: Prefill) -> None:
-        pool: PoolName = "prefill" if command.remote else "encode"
-        if command.remote:
-            url = self.urls.prefill[command.worker]
-        else:
-            url = self.urls.local_prefill[command.worker // self.urls.span]
-        answers: dict[int, PrefillAnswer] = {}
-        losses = self._losses[pool, command.worker]
-
-        async def one(_: int, held: _Held) -> None:
-            # With one token to make, prefill's answer is the whole.
-            body = prefill_body(self._common(held), held.encoded, transfer=held.payload.output_tokens > 1)
-            answer = read_prefilled(await self._post(url, body, self._id(held)))
-            held.kv = answer.kv
-            answers[id(held)] = answer
-
-        helds = {request: self._held.get(request) for request in command.requests}
-        await self._each(pool, command.worker, command.requests, one)
-        if self._losses[pool, command.worker] != losses:
-            return
-        tokens, counted = [], []
-        for request, held in helds.items():
-            answer = None if held is None else answers.get(id(held))
-            last = held is not None and held.payload.output_tokens == 1 and answer is not None
-            tokens.append(
-                (request, self._language.id_of(answer.text, answer.finish) if last and answer else -1)
+        async def encode() -> None:
+            """Have media [first, beyond) of the request encoded; others may be elsewhere at the same time."""
+            if not self.urls.encode:
+                return  # encode and prefill are one process: it is sent the media themselves
+            media, names = held.payload.media[first:beyond], held.names[first:beyond]
+            body = encode_body(self._model, media, names)
+            part = read_encoded(
+                await self._client.post(self.urls.encode[worker], body, f"{names[0]}-e"), len(media)
             )
-            if answer is not None and answer.prompt_tokens is not None:
-                counted.append((request, answer.prompt_tokens))
-        done = Prefilled(
-            command.remote,
-            command.worker,
-            command.start_s,
-            self._clock(),
-            1.0,
-            tuple(tokens),
-            counted=tuple(counted),
-        )
-        self._handle(done)
+            held.encoded = held.encoded or Encoded()
+            held.encoded.handles |= part.handles
+            held.encoded.grids |= {first + index: grid for index, grid in part.grids.items()}
 
-    async def _decode(self, command: Admit) -> None:
-        mixed = bool(self.urls.mixed)
-        pool: PoolName = "mixed" if mixed else "decode"
-        url = (self.urls.mixed if mixed else self.urls.decode)[command.worker]
-        held = self._held.get(command.request)
-        if held is None:
-            return
+        def ended(_: Any) -> Event:
+            return EncodedEvent(
+                worker,
+                command.start_s,
+                self._clock(),
+                1.0,
+                requests=(request,),
+                media=beyond - first,
+            )
+
+        self._ask("encode", worker, request, encode, ended)
+
+    def _prefill(self, command: Prefill, request: int) -> None:
+        held = self._held[request]
+        url = self.urls.prefill_of(command.worker, remote=command.remote)
+
+        async def prefill() -> PrefillAnswer:
+            body = prefill_body(self._common(held), held.encoded, transfer=held.payload.output_tokens > 1)
+            answer = read_prefilled(await self._client.post(url, body, held.id))
+            held.kv = answer.kv
+            return answer
+
+        def ended(answer: PrefillAnswer | None) -> Event:
+            token, counted = -1, None
+            if answer is not None:
+                counted = answer.prompt_tokens
+                if held.payload.output_tokens == 1:  # prefill's answer is the whole
+                    token = self._language.id_of(answer.text, answer.finish)
+            return Prefilled(
+                command.remote,
+                command.worker,
+                command.start_s,
+                self._clock(),
+                1.0,
+                ((request, token),),
+                counted=() if counted is None else ((request, counted),),
+                requests=(request,),
+            )
+
+        self._ask("prefill" if command.remote else "encode", command.worker, request, prefill, ended)
+
+    def _decode(self, command: Admit) -> None:
+        pool: PoolName = "mixed" if self.urls.mixed else "decode"
+        url = (self.urls.mixed or self.urls.decode)[command.worker]
+        held = self._held[command.request]
         body = decode_body(self._common(held), held.encoded, held.kv)
-        for attempt in (1, 2):
-            try:
-                await self._stream(command, url, body, held)
-            except _Dead as error:
-                self._lose(pool, command.worker, str(error))
-            except _Refused as error:
-                self._handle(Failed(command.request, str(error), unfit=True))
-            except _Failure as error:
-                if attempt == 1 and command.request in self._held and not held.sent:
-                    continue
-                self._handle(Failed(command.request, str(error)))
-            return
 
-    async def _stream(self, command: Admit, url: str, body: dict[str, Any], held: _Held) -> None:
-        request, worker = command.request, command.worker
-        since_s = command.ready_s
-        ended = False
-        try:
-            async with self._client.stream(
-                "POST", url + PATH, json=body, headers={"x-request-id": self._id(held)}
-            ) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    await self._fault(url, response)
-                async for line in response.aiter_lines():
-                    chunk = read_chunk(line)
-                    if chunk is None:
-                        continue
-                    if chunk.error:
-                        raise _Failure(chunk.error)
-                    now_s = self._clock()
-                    pieces = max(chunk.tokens, int(chunk.finish is not None))
-                    texts = [chunk.text, *[""] * (pieces - 1)][:pieces]
-                    ids = tuple(
-                        (request, self._language.id_of(text, chunk.finish if i == pieces - 1 else None))
-                        for i, text in enumerate(texts)
-                    )
-                    counted = () if chunk.prompt_tokens is None else ((request, chunk.prompt_tokens),)
-                    if not ids and not counted:
-                        continue
-                    held.sent += pieces
-                    ended = ended or chunk.finish is not None
-                    self._handle(
-                        Stepped(
-                            worker,
-                            since_s,
-                            now_s,
-                            1.0,
-                            ids,
-                            (request,) if chunk.finish else (),
-                            counted=counted,
-                        )
-                    )
-                    since_s = now_s
-                    if ended:
-                        return
-        except (httpx.TransportError, OSError) as error:
-            await self._ask_whether_it_lives(url, error)
-        if not ended and request in self._held:
-            raise _Failure("the answer ended before its last token")
+        async def decode() -> None:
+            async with aclosing(self._client.stream(url, body, held.id)) as chunks:
+                await self._read(command, held, chunks)
+
+        self._ask(pool, command.worker, command.request, decode, None)
+
+    async def _read(self, command: Admit, held: _Held, chunks: AsyncGenerator[Chunk, None]) -> None:
+        """Hand on what decode streams; Failure if it ends before its last token."""
+        request, since_s = command.request, command.ready_s
+        async for chunk in chunks:
+            pieces = max(chunk.tokens, int(chunk.finish is not None))
+            texts = [chunk.text, *[""] * (pieces - 1)][:pieces]
+            ids = tuple(
+                (request, self._language.id_of(text, chunk.finish if i == pieces - 1 else None))
+                for i, text in enumerate(texts)
+            )
+            counted = () if chunk.prompt_tokens is None else ((request, chunk.prompt_tokens),)
+            if not ids and not counted:
+                continue
+            held.sent += pieces
+            now_s = self._clock()
+            ended = (request,) if chunk.finish else ()
+            self._handle(Stepped(command.worker, since_s, now_s, 1.0, ids, ended, counted=counted))
+            since_s = now_s
+            if ended:
+                return
+        if request in self._held:
+            raise Failure("the answer ended before its last token")
 
     # -- requests ----------------------------------------------------------------------------------
 
-    async def _each(
+    def _ask(
         self,
         pool: PoolName,
         worker: int,
-        requests: tuple[int, ...],
-        one: Callable[[int, _Held], Coroutine[Any, Any, None]],
+        request: int,
+        work: Work,
+        ended: Callable[[Any], Event] | None,
     ) -> None:
-        """Do `one` for every request of a batch at the same time; those that fail are told of, each by itself."""
+        """Do `work` for `request` at `worker`; when it has ended, however it did, the worker is told to have room.
 
-        async def guarded(request: int) -> None:
-            held = self._held.get(request)
-            if held is None:
-                return
-            for attempt in (1, 2):
-                try:
-                    await one(request, held)
-                except _Dead as error:
-                    self._lose(pool, worker, str(error))
-                except _Refused as error:
-                    self._handle(Failed(request, str(error), unfit=True))
-                except _Failure as error:
-                    if attempt == 1:
-                        continue
-                    self._handle(Failed(request, str(error)))
-                return
+        `ended` makes the event of that from the answer, None where there is none; what failed is said before, by itself.
+        """
+        held = self._held[request]
+        losses = self.watch.losses[pool, worker]
+        task = self._spawn(self._guarded(pool, worker, request, held, work))
+        held.tasks.add(task)
 
-        tasks = [self._begin(request, guarded(request)) for request in requests]
-        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        def done(_: asyncio.Task[Any]) -> None:
+            held.tasks.discard(task)
+            # A request of a worker that was lost meanwhile is none of the one that came back.
+            if ended is not None and self.watch.losses[pool, worker] == losses:
+                failed = task.cancelled() or task.exception() is not None
+                self._handle(ended(None if failed else task.result()))
 
-    async def _post(self, url: str, body: dict[str, Any], name: str) -> dict[str, Any]:
-        try:
-            response = await self._client.post(url + PATH, json=body, headers={"x-request-id": name})
-        except (httpx.TransportError, OSError) as error:
-            await self._ask_whether_it_lives(url, error)
-            raise _Failure(f"{type(error).__name__}: {error}") from error
-        if response.status_code != 200:
-            await self._fault(url, response)
-        answer = response.json()
-        assert isinstance(answer, dict)
-        return answer
+        task.add_done_callback(done)
 
-    async def _fault(self, url: str, response: httpx.Response) -> None:
-        said = _message(response)
-        if response.status_code in (400, 413, 422):
-            raise _Refused(said)
-        if not await self._healthy(url):
-            raise _Dead(f"its engine has died: {said} at {url}")
-        raise _Failure(f"{response.status_code}: {said}")
-
-    async def _ask_whether_it_lives(self, url: str, error: Exception) -> None:
-        if not await self._healthy(url):
-            raise _Dead(f"{type(error).__name__} at {url}") from error
-
-    async def _healthy(self, url: str) -> bool:
-        try:
-            return (await self._client.get(url + "/health", timeout=HEALTH_TIMEOUT_S)).status_code == 200
-        except httpx.TimeoutException:
-            return True  # busy, or on its way out: the watch will tell
-        except (httpx.TransportError, OSError):
-            return False
-
-    async def _watch(self, pool: PoolName, worker: int, url: str) -> None:
-        """Look after one instance: lost when its engine is dead, back when it answers again."""
-        silent = 0
-        while True:
-            await asyncio.sleep(HEALTH_S)
+    async def _guarded(
+        self,
+        pool: PoolName,
+        worker: int,
+        request: int,
+        held: _Held,
+        work: Work,
+    ) -> Any:
+        for attempt in (1, 2):
             try:
-                status = (await self._client.get(url + "/health", timeout=HEALTH_TIMEOUT_S)).status_code
-                reason, silent = ("", 0) if status == 200 else (f"/health answers {status}", UNHEALTHY)
-            except httpx.TimeoutException:
-                reason, silent = "/health does not answer", silent + 1
-            except (httpx.TransportError, OSError) as error:
-                reason, silent = type(error).__name__, UNHEALTHY
-            lost = (pool, worker) in self.lost
-            if reason and silent >= UNHEALTHY and not lost:
-                self._lose(pool, worker, f"{reason} at {url}")
-            elif not reason and lost:
-                self.lost.discard((pool, worker))
-                self._handle(Back(pool, worker))
-
-    def _lose(self, pool: PoolName, worker: int, reason: str) -> None:
-        if (pool, worker) not in self.lost:
-            self.lost.add((pool, worker))
-            self._losses[pool, worker] += 1
-            self._handle(Lost(pool, worker, reason))
+                return await work()
+            except Dead as error:
+                self.watch.lose(pool, worker, str(error))
+            except Unfit as error:
+                self._handle(Failed(request, str(error), unfit=True))
+            except Failure as error:
+                if attempt == 1 and not held.sent:
+                    continue
+                self._handle(Failed(request, str(error)))
+            break
+        return None
 
     # -- bookkeeping -------------------------------------------------------------------------------
 
@@ -451,21 +334,7 @@ class EngineWorkers:
     def _names(self, request: int, attempt: int, items: int) -> list[str]:
         return [f"has-{self._session}-{request}-{attempt}-{item}" for item in range(max(1, items))]
 
-    def _id(self, held: _Held) -> str:
-        return held.names[0].rpartition("-")[0]
-
-    def _begin(self, request: int, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """`work` for `request`, ended with it."""
-        held = self._held.get(request)
-        if held is None:
-            work.close()
-            return None
-        task = self._spawn(work)
-        held.tasks.add(task)
-        task.add_done_callback(held.tasks.discard)
-        return task
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -487,12 +356,3 @@ class EngineWorkers:
             return
         for name in held.names:
             shutil.rmtree(self._ec_dir / name, ignore_errors=True)
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        error = response.json()
-        error = error.get("error", error)
-        return str(error.get("message", error))[:500]
-    except (ValueError, AttributeError):
-        return response.text[:500]

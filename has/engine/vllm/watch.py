@@ -1,0 +1,57 @@
+"""Which instances live: told by requests that find one dead, and looked after while nothing is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from has.engine.vllm.client import EngineClient
+from has.engine.vllm.urls import Urls
+from has.gateway.port import Back, Event, Lost, PoolName
+
+HEALTH_S = 1.0
+"""Between two looks at an instance; none is due while it answers requests, as looks are work for it too."""
+UNHEALTHY = 3
+"""Looks in a row that must fail before an instance that still takes connections is given up: it may just be busy."""
+
+
+class Watch:
+    """Says once that an instance is lost, and once that it is back.
+
+    `losses` counts by worker: an answer that was asked for before a loss is none of the worker that came back.
+    """
+
+    def __init__(self, urls: Urls, client: EngineClient) -> None:
+        self.lost: set[tuple[PoolName, int]] = set()
+        self.losses: Counter[tuple[PoolName, int]] = Counter()
+        self._urls = urls
+        self._client = client
+        self._handle: Callable[[Event], None] = lambda _: None
+
+    async def keep(self, handle: Callable[[Event], None]) -> None:
+        """Look after all instances until cancelled."""
+        self._handle = handle
+        await asyncio.gather(*(self._look_after(*entry) for entry in self._urls.all()))
+
+    def lose(self, pool: PoolName, worker: int, reason: str) -> None:
+        if (pool, worker) not in self.lost:
+            self.lost.add((pool, worker))
+            self.losses[pool, worker] += 1
+            self._handle(Lost(pool, worker, reason))
+
+    async def _look_after(self, pool: PoolName, worker: int, url: str) -> None:
+        failed = 0
+        while True:
+            await asyncio.sleep(HEALTH_S)
+            is_lost = (pool, worker) in self.lost
+            if not is_lost and self._client.silent_s(url) < HEALTH_S:
+                failed = 0
+                continue
+            wrong, certain = await self._client.look(url)
+            failed = 0 if not wrong else UNHEALTHY if certain else failed + 1
+            if failed >= UNHEALTHY:
+                self.lose(pool, worker, f"{wrong} at {url}")
+            elif not wrong and (pool, worker) in self.lost:
+                self.lost.discard((pool, worker))
+                self._handle(Back(pool, worker))
