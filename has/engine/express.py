@@ -7,6 +7,8 @@
 | gap and age rule | our gateway's | none: launch when idle | none | none |
 | s, SM split | two processes a GPU under MPS, asked for | s = 1 | s = 1 | s = 1 |
 | dispatch | our gateway's | router's policy; encoders at random | round robin | its scorer |
+| media of a request on several encoders | our gateway's | SGLang's own rule | none | none |
+| bound of the queue | our gateway's | none | none | none |
 
 Greedy is the age rule with a budget of 0: whatever waits when the encoder is idle goes, up to B. So
 what is emitted is a deployment again, and can be scored.
@@ -75,6 +77,7 @@ def express(
         change.set("first_token", "decode", f"{name} streams from the decode instance")
     if engine != "vllm":
         _dispatch(change, engine, name)
+    _of_our_gateway(change, engine, name)
     return change.done(), tuple(change.changes), tuple(notes)
 
 
@@ -86,6 +89,24 @@ def _batching(change: _Rewrite, engine: EngineName, name: str) -> None:
     if engine != "vllm" and not (one_process or engine == "dynamo") and (deployment.encode_batch or 1) > 1:
         why = f"{name} has no gap rule: its encoder takes what waits when it is idle"
         change.set("max_wait_ms", 0.0, why)
+
+
+def _of_our_gateway(change: _Rewrite, engine: EngineName, name: str) -> None:
+    deployment = change.asked
+    if (deployment.encode_fanout or 1) > 1:
+        if engine != "vllm":
+            why = (
+                f"{name} has no such bound"
+                if engine == "sglang"
+                else f"{name} encodes a request on one encoder"
+            )
+            change.set("encode_fanout", None, why, "unset")
+        elif deployment.topology == "disaggregated" and not deployment.alloc["prefill"]:
+            change.set("encode_fanout", None, "encode and prefill are one process on each GPU", "unset")
+    if engine != "vllm":
+        change.set(
+            "max_queue", None, f"nothing in front of {name} counts who waits for a first token", "unset"
+        )
 
 
 def _mps(change: _Rewrite, deployment: Deployment, sm_table: Any) -> list[str]:

@@ -59,6 +59,10 @@ def deployment(seed: int) -> Deployment:
             if rng.random() < 0.4:
                 data["max_prefill_requests"] = rng.randint(1, 8)
     data["gpus"] = sum(data["alloc"].values())
+    if rng.random() < 0.5:
+        data["max_queue"] = rng.randint(8, 512)
+    if topology != "monolithic" and rng.random() < 0.5:
+        data["encode_fanout"] = rng.randint(1, 4)
     return Deployment.model_validate(data)
 
 

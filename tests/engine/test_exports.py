@@ -232,6 +232,22 @@ def test_every_change_is_said(engine) -> None:
 
 
 @pytest.mark.parametrize("engine", VERSIONS)
+def test_only_our_gateway_bounds_queues_and_shares_a_requests_media(engine) -> None:
+    asked = deployment(3).model_copy(update={"encode_fanout": 2, "max_queue": 40})
+    assert asked.topology == "disaggregated"
+    assert asked.alloc["prefill"]
+    made = make_plan(asked, engine, sizes(3))
+    said = {change.knob: str(change) for change in made.changes}
+    if engine == "vllm":
+        assert (made.emitted.encode_fanout, made.emitted.max_queue) == (2, 40)
+        assert not {"encode_fanout", "max_queue"} & set(said)
+    else:
+        assert (made.emitted.encode_fanout, made.emitted.max_queue) == (None, None)
+        assert said["encode_fanout"].startswith("encode_fanout: 2 becomes unset: ")
+        assert said["max_queue"].startswith("max_queue: 40 becomes unset: ")
+
+
+@pytest.mark.parametrize("engine", VERSIONS)
 def test_emitting_what_was_emitted_changes_nothing_more(engine) -> None:
     for seed in SEEDS:
         once = plan(seed, engine)
