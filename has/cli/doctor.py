@@ -113,16 +113,10 @@ def _free_bytes(folder: Path) -> int | None:
 
 
 def _shipped() -> dict[str, list[str]]:
-    from has.files.shipped import shipped
+    """By the names that options take."""
+    from has.files.shipped import KINDS, names
 
-    kinds: Mapping[Any, str] = {"profiles": "*.parquet", "search_spaces": "*.yaml", "workloads": "*.yaml"}
-    found = {}
-    for kind, pattern in kinds.items():
-        try:
-            found[kind] = sorted(path.name for path in shipped(kind).glob(pattern))
-        except MissingError:
-            found[kind] = []
-    return found
+    return {kind: list(names(kind)) for kind in KINDS}
 
 
 def _advice(found: Mapping[str, Any]) -> list[str]:
@@ -188,7 +182,7 @@ def _document(found: Mapping[str, Any]) -> Document:
             Section("Devices", devices),
             Section("Parts of HAS", [extras]),
             Section("Serving engines", [engines]),
-            Section("Shipped with HAS", [shipped]),
+            Section("Shipped with HAS, by the names that --profile, --space and --workload take", [shipped]),
         ],
     )
 
@@ -215,7 +209,6 @@ def _device_rows(device: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _vllm_elsewhere() -> dict[str, str]:
     """The vLLM that `has deploy --engine vllm` would start: HAS_VLLM's, or the one on the path."""
     from has.engine.vllm.install import installed
-    from has.errors import MissingError
 
     try:
         found = installed()
@@ -234,4 +227,4 @@ def _few(names: list[str]) -> str:
     """The names, or where they are many how many and the first."""
     if len(names) <= MANY:
         return ", ".join(names) or "none"
-    return f"{len(names)} files, {names[0]} and others (all of them: --json)"
+    return f"{len(names)}, {names[0]} and others (all of them: --json)"

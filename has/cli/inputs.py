@@ -144,11 +144,7 @@ def how_to_get_a_profile(model: str) -> str:
     estimates = shipped_estimates(model)
     if not estimates:
         return f"give --profile FILE, or estimate one: has profile --model {model} --gpu {EXAMPLE_GPU}"
-    here = Path.cwd()
-    listed = "".join(
-        f"\n    --profile {path.relative_to(here) if path.is_relative_to(here) else path}    {gpu}"
-        for gpu, path in estimates.items()
-    )
+    listed = "".join(f"\n    --profile {path.stem}    {gpu}" for gpu, path in estimates.items())
     return (
         f"name the GPU by one of the estimates that ship (for another: has profile --model {model} --gpu NAME):"
         f"{listed}"

@@ -167,7 +167,11 @@ Seed = Annotated[int, typer.Option("--seed", parser=seed, metavar="N", help="See
 Deployment = Annotated[Path, typer.Argument(metavar="DEPLOYMENT", help="Deployment file, such as best.yaml.")]
 Profile = Annotated[
     Path | None,
-    typer.Option("--profile", metavar="FILE", help="Profile of the stages (Parquet, or CSV + JSON)."),
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="Profile of the stages (Parquet, or CSV + JSON), or the name of a shipped one.",
+    ),
 ]
 PoolProfiles = Annotated[
     list[str] | None,
@@ -179,7 +183,12 @@ PoolProfiles = Annotated[
     ),
 ]
 Workload = Annotated[
-    Path | None, typer.Option("--workload", metavar="FILE", help="Workload file: arrivals, sizes, SLO.")
+    Path | None,
+    typer.Option(
+        "--workload",
+        metavar="FILE",
+        help="Workload file (arrivals, sizes, SLO), a trace, or the name of a shipped one.",
+    ),
 ]
 Model = Annotated[
     str | None,

@@ -12,7 +12,11 @@ from has.cli import options
 Gpus = Annotated[int | None, typer.Option("--gpus", parser=options.gpus, metavar="G", help="GPU budget.")]
 Space = Annotated[
     Path | None,
-    typer.Option("--space", metavar="FILE", help="Search space. Default: every split of the budget."),
+    typer.Option(
+        "--space",
+        metavar="FILE",
+        help="Search space, or the name of a shipped one. Default: every split of the budget.",
+    ),
 ]
 Rates = Annotated[
     list[float] | None,
@@ -76,7 +80,7 @@ Workloads = Annotated[
     typer.Option(
         "--workload",
         metavar="FILE",
-        help="Workload file: arrivals, sizes, SLO; several: the one served worst counts.",
+        help="Workload file (arrivals, sizes, SLO), a trace, or the name of a shipped one; several: the one served worst counts.",
     ),
 ]
 TrialProfile = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from has.cli import options
 from has.cli.console import talk
 from has.errors import InputError
 from has.files.reading import existing
+from has.files.shipped import KINDS, named
 
 if TYPE_CHECKING:
     from has.core.workload import Workload
@@ -42,7 +44,7 @@ def command(
             from has.files.atomic import write_atomic
             from has.report.html import page
 
-            write_atomic(html, page(document, footer=f"has show {file}"))
+            write_atomic(html, page(document, footer=f"has show {shlex.quote(str(file))}"))
             t.say(f"page written to {html}")
             if not json:
                 return
@@ -57,6 +59,7 @@ def read(file: Path, *, rows: bool = True) -> tuple[Document, Any]:
         from has.report.run_files import describe_run_shortly
 
         return describe_run_shortly(file)
+    file = named(file, *KINDS)
     if file.suffix.lower() in (".yaml", ".yml"):
         return _read_yaml(file)
     if file.suffix.lower() in (".parquet", ".csv", ".jsonl"):

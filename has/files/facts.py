@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from has.errors import InputError
 from has.files.jsonl import parse_json
+from has.files.names import did_you_mean, meant, near
 from has.files.reading import read_text
 
 FOLDER = Path(__file__).with_name("facts")
@@ -72,29 +71,21 @@ def find_model(name: str) -> dict[str, Any]:
 
 
 def _meant(known: Iterable[str], name: str, what: str) -> str:
-    """The one key with all the words of `name`; `80` stands for `80gb` too. Raises InputError."""
+    """The one key that `name` can mean. Raises InputError."""
     keys = list(known)
-    joined = "".join(_words(name))
-    for key in keys:
-        if joined == "".join(_words(key)):
-            return key
-    fitting = [key for key in keys if all({word, f"{word}gb"} & set(_words(key)) for word in _words(name))]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting and joined:
+    can = meant(keys, name)
+    if len(can) > 1:
         raise InputError(
-            f"the {what} {name} can be any of {', '.join(fitting)}",
+            f"the {what} {name} can be any of {', '.join(can)}",
             where="argument",
             field=what.lower(),
             value=name,
-            allowed=", ".join(fitting),
+            allowed=", ".join(can),
         )
+    if can:
+        return can[0]
     _find({key: {} for key in keys}, name, what, ", ".join(keys))  # says that it is unknown, and what is near
     raise AssertionError(name)
-
-
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.casefold())
 
 
 def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) -> dict[str, Any]:
@@ -102,48 +93,15 @@ def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) 
     key = folded.get(name.strip().casefold())
     if key is not None:
         return known[key]
-    near = _near(list(known), name)
     raise InputError(
         f"no facts are shipped for the {what} {name}",
         field=what.lower(),
         value=name,
         allowed=allowed,
-        mend=f"did you mean {either(near)}?" if near else "",
+        mend=did_you_mean(near(known, name)),
     )
-
-
-def _near(keys: list[str], name: str) -> list[str]:
-    """The keys that `name` may be a slip for: those of its family (the letters it begins with) that look
-    most like it, else the one that looks like it as a whole. A digit that is wrong makes `h300` an H100
-    or an H200; letter by letter it looks just as much like an MI300X."""
-
-    def alike(key: str) -> float:
-        return difflib.SequenceMatcher(None, name.casefold(), key.casefold()).ratio()
-
-    family = _family(name)
-    kin = sorted((key for key in keys if family and _family(key) == family), key=alike, reverse=True)
-    if kin:
-        return [key for key in kin if alike(key) >= alike(kin[0]) - AS_ALIKE][:MOST_NEAR]
-    best = max(keys, key=alike, default="")
-    return [best] if best and alike(best) >= 0.5 else []
-
-
-MOST_NEAR = 3
-AS_ALIKE = 0.03
-"""Of a ratio of likeness, from 0 to 1."""
-
-
-def either(names: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def similar_models(name: str) -> list[str]:
     """Models of the facts that `name` may be a slip for, the likeliest first; none where none is alike."""
-    return _near(list(_models()), name)
-
-
-def _family(name: str) -> str:
-    """The letters before the first digit: `h` of H200 SXM, `qwen` of qwen2.5-vl-7b."""
-    match = re.match(r"[a-z]+(?:[ -]+[a-z]+)*", name.strip().casefold().rpartition("/")[2])
-    return match[0].rstrip(" -") if match else ""
+    return near(_models(), name)

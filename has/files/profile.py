@@ -12,6 +12,7 @@ from has.errors import InputError
 from has.files.atomic import write_atomic
 from has.files.jsonl import parse_json
 from has.files.reading import existing, read_text
+from has.files.shipped import named
 from has.files.tables import Table, csv_text, numbers, read_table, save_parquet
 from has.files.validate import validate
 
@@ -25,8 +26,8 @@ _TEXTS = ("stage", "beside")
 
 
 def load_profile(path: str | Path) -> Profile:
-    """The profile in `path` (`.parquet`, or `.csv` with its `.json`). Raises InputError."""
-    path = existing(path)
+    """The profile in `path` (`.parquet`, or `.csv` with its `.json`), or the shipped one of that name. Raises InputError."""
+    path = named(path, "profiles")
     if path.suffix.lower() not in (".parquet", ".csv"):
         raise InputError(
             f"unknown kind of profile: {path.suffix or 'no ending'}",

@@ -7,13 +7,15 @@ from pathlib import Path
 from has.core.space import SearchSpace
 from has.files.atomic import write_atomic
 from has.files.plain import prune, short
+from has.files.shipped import named
 from has.files.validate import validate
 from has.files.yaml import dump_yaml, load_yaml
 
 
 def load_space(path: str | Path) -> SearchSpace:
-    """Raises InputError: file, field, value, what is allowed, the mend."""
-    return validate(SearchSpace, load_yaml(path), str(path))
+    """The space in a file, or the shipped one of that name. Raises InputError: file, field, value, what is allowed, the mend."""
+    file = named(path, "search_spaces")
+    return validate(SearchSpace, load_yaml(file), str(file))
 
 
 def save_space(space: SearchSpace, path: str | Path) -> None:

@@ -9,7 +9,7 @@ from has.core.workload import Arrivals, Workload
 from has.errors import InputError
 from has.files.atomic import write_atomic
 from has.files.plain import prune, short
-from has.files.reading import existing
+from has.files.shipped import named
 from has.files.validate import validate
 from has.files.yaml import dump_yaml, load_yaml
 
@@ -18,24 +18,24 @@ TABLES = (".csv", ".jsonl", ".parquet")
 
 
 def load_workload(path: str | Path) -> Workload:
-    """A trace's path, written relative to the workload's folder, comes back absolute. Raises InputError.
+    """The workload in a file, or the shipped one of that name. A trace's path, written relative to the workload's folder, comes back absolute. Raises InputError.
 
     A trace table (.csv, .jsonl, .parquet) is a workload too: its replay, with no SLO of its own.
     """
-    given = existing(path)
+    given = named(path, "workloads")
     if given.suffix.lower() in TABLES:
         file = given.resolve()
         arrivals = Arrivals(process="trace", file=str(file))
         return Workload(version=1, name=file.stem, description=f"Replay of {file.name}", arrivals=arrivals)
-    workload = validate(Workload, load_yaml(path), str(path))
+    workload = validate(Workload, load_yaml(given), str(given))
     name = workload.arrivals.file
     if name is None:
         return workload
-    trace = (Path(path).absolute().parent / Path(name).expanduser()).resolve()
+    trace = (given.absolute().parent / Path(name).expanduser()).resolve()
     if not trace.is_file():
         raise InputError(
             "no such trace file",
-            where=str(path),
+            where=str(given),
             field="arrivals.file",
             value=name,
             allowed="a path, relative to the workload's folder",

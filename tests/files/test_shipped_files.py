@@ -6,7 +6,8 @@ import pytest
 
 from has.errors import InputError
 from has.files import facts
-from has.files.shipped import shipped
+from has.files.profile import load_profile
+from has.files.shipped import KINDS, named, names, shipped
 from has.files.space import load_space
 from has.files.workload import load_workload
 
@@ -91,3 +92,51 @@ def test_shipped_spaces_load_and_reach_their_size(gpus):
 def test_every_shipped_workload_and_space_is_tested_here():
     assert {path.stem for path in shipped("workloads").glob("*.yaml")} == set(WORKLOADS)
     assert {path.stem for path in shipped("search_spaces").glob("*.yaml")} == {"gpus-4", "gpus-8", "gpus-16"}
+
+
+def test_what_ships_goes_by_its_bare_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_workload("image").name == "image"
+    assert load_profile("h100-qwen2.5-vl-7b").metadata.model == "qwen2.5-vl-7b"
+    assert load_space("gpus-8") == load_space(shipped("search_spaces") / "gpus-8.yaml")
+    assert load_profile("a100 26b").metadata.model == "internvl2.5-26b"  # as much of it as leaves no doubt
+
+
+def test_every_shipped_name_leads_to_its_own_file_and_no_two_are_alike():
+    assert sum(len(names(kind)) for kind in KINDS) == len(names(*KINDS))
+    for name, file in names(*KINDS).items():
+        assert named(name, *KINDS) == file
+
+
+def test_a_file_of_that_name_goes_first_and_a_folder_does_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "image").mkdir()
+    assert load_workload("image").name == "image"
+    (tmp_path / "image").rmdir()
+    mine = (shipped("workloads") / "audio.yaml").read_text()
+    (tmp_path / "image").write_text(mine)
+    assert load_workload("image").name == "audio"
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "message", "mend"),
+    [
+        (load_workload, "imgae", "no workload of that name ships with HAS", "did you mean image?"),
+        (load_workload, "tiny", "can be any of tiny-audio, tiny-image, tiny-video", ""),
+        (load_workload, "photographs", "no workload of that name", "check the spelling"),
+        (load_workload, "examples/workloads/image.yaml", "no such file", "image ships with HAS, and goes by that name"),
+        (load_workload, "my-traffic.yaml", "no such file", "check the spelling of the path"),
+        (load_space, "gpus-9", "no search space of that name", "did you mean gpus-"),
+        (load_profile, "h100-qwen2.5-vl-8b", "no profile of that name", "h100-qwen2.5-vl-7b"),
+        (load_profile, "profiles/l40s-llava-v1.6-34b.parquet", "no such file", "l40s-llava-v1.6-34b ships with HAS"),
+    ],
+)  # fmt: skip
+def test_a_name_that_leads_nowhere_is_answered_with_what_is_near(
+    load, name, message, mend, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        load(name)
+    assert message in caught.value.message
+    assert caught.value.where == name
+    assert mend in caught.value.mend
