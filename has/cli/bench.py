@@ -97,7 +97,7 @@ def command(
     (stages, routes) is absent. The status is 0 whatever the attainment.
     """
     with talk(json=json, quiet=quiet) as t:
-        from has.core.figures import met
+        from has.core.figures import check_warmup, met
         from has.files.records import save_records
         from has.files.workload import load_workload
         from has.report import figures as parts
@@ -111,6 +111,7 @@ def command(
         wanted = load_workload(workload)
         slo = _slo(wanted, slo_of(goodput), defaults)
         requests = _requests(wanted, model, rate, num_prompts, duration_s, seed, defaults)
+        check_warmup(requests, warmup_s)
         defaults.note("--seed", seed)
         defaults.tell(t)
         precedence.warn_of_seconds(t, slo)

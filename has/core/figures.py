@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from has.core.records import COMPLETED, NEVER, REFUSED, ROUTES, Records, StageLoad
+from has.core.requests import Requests
 from has.core.slo import Slo
+from has.errors import InputError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -51,6 +53,21 @@ def kept_after(records: Records, warmup_s: float) -> Bools:
     arrival = records.requests.arrival_ns
     result: Bools = arrival >= _window_start(arrival, warmup_s)
     return result
+
+
+def check_warmup(requests: Requests, warmup_s: float) -> None:
+    """InputError where the warm-up outlasts the arrivals: no request would be left to count."""
+    arrival = requests.arrival_ns
+    if len(arrival) and _window_start(arrival, warmup_s) > int(arrival[-1]):
+        span_s = (int(arrival[-1]) - int(arrival[0])) / 1e9
+        raise InputError(
+            f"leaves no request to count: all {len(arrival)} arrive within {span_s:.4g} s",
+            where="argument",
+            field="warmup_s",
+            value=warmup_s,
+            allowed=f"at most {span_s:.4g}, the time from the first arrival to the last",
+            mend="a shorter warm-up, or more requests",
+        )
 
 
 def figures(records: Records, slo: Slo, warmup_s: float = 0.0) -> dict[str, Any]:
@@ -112,10 +129,12 @@ def _stage(
 ) -> dict[str, Any]:
     window_ns = until - since
     inside = load.start_ns >= since
-    size, starts, ends = load.size[inside], load.start_ns[inside], load.end_ns[inside]
+    starts, ends = load.start_ns[inside], load.end_ns[inside]
+    size = load.together[inside] if len(load.together) else load.size[inside]
     busy_ns: float
     if len(load.start_ns):
-        busy_ns = float(np.sum(np.clip(load.end_ns, since, until) - np.clip(load.start_ns, since, until)))
+        within = np.clip(load.end_ns, since, until) - np.clip(load.start_ns, since, until)
+        busy_ns = float(np.sum(within * load.part if len(load.part) else within))
     else:
         busy_ns = float(load.busy_ns)
     result: dict[str, Any] = {

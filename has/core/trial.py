@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from has.core.deployment import Deployment
+from has.core.figures import check_warmup
 from has.core.records import Records
 from has.core.requests import Requests
 from has.core.slo import Slo
@@ -46,8 +47,8 @@ class TrialPlan:
     """One deployment against one fixed list of requests.
 
     `requests` arrive at the rate under test (`rate`, requests per second in all). `warmup_s` cuts
-    the figures. `watch` is asked now and then; a string it returns ends the trial early and is
-    the reason.
+    the figures; InputError where it would leave none. `watch` is asked now and then; a string it
+    returns ends the trial early and is the reason.
     """
 
     deployment: Deployment
@@ -57,6 +58,9 @@ class TrialPlan:
     warmup_s: float = 0.0
     seed: int = 0
     watch: Callable[[Progress], str | None] | None = None
+
+    def __post_init__(self) -> None:
+        check_warmup(self.requests, self.warmup_s)
 
 
 @dataclass(frozen=True, slots=True)

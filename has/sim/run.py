@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from has.core.deployment import Deployment
+from has.core.figures import check_warmup
 from has.core.figures import figures as figures_of
 from has.core.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_SEED
 from has.core.profile import Profile
@@ -85,7 +86,7 @@ def simulate_run(
               requests keeps its times unless it is given; its rate in force is then the
               deployment's, else its own mean.
     requests  how many (default 3000; a trace or list whole)
-    warmup_s  requests that arrive earlier, counted from the first, are left out of the figures
+    warmup_s  requests that arrive earlier, counted from the first, are left out of the figures; some must be left
     slo       else the workload's, else the deployment's
 
     Raises InputError where the profile does not reach (four times its largest batch or tokens).
@@ -105,6 +106,7 @@ def simulate_run(
         share, workload_slo, workload_rate = None, None, None
     else:
         share, workload_slo, workload_rate = media_share(workload), workload.slo, workload.arrivals.rate
+    check_warmup(drawn, warmup_s)
     in_force = rate or workload_rate or deployment.rate or (drawn.mean_rate if replayed else None)
     bounds = _slo(slo) or workload_slo or deployment.slo
     simulator = Simulator(profile)

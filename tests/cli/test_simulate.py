@@ -63,6 +63,14 @@ def test_records_have_a_row_a_request(ending, has, inputs) -> None:  # type: ign
     assert sum(met) / 50 == pytest.approx(figures["attainment"])
 
 
+def test_a_warm_up_longer_than_the_run_is_refused(has, inputs) -> None:  # type: ignore[no-untyped-def]
+    said = has(*ARGUMENTS, "--requests", "30", "--warmup-s", "600")
+    assert said.status == 2
+    assert "warmup_s: leaves no request to count: all 30 arrive within" in said.err
+    assert "a shorter warm-up, or more requests" in said.err
+    assert has(*ARGUMENTS, "--requests", "3000", "--warmup-s", "60").status == 0
+
+
 def test_records_of_another_ending_are_refused_before_any_work(has, inputs) -> None:  # type: ignore[no-untyped-def]
     said = has(*ARGUMENTS, "--records", "r.xlsx")
     assert said.status == 2

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from has.core.figures import figures, met
+from has.core.figures import check_warmup, figures, met
 from has.core.records import COMPLETED, FAILED, REFUSED, Records, StageLoad
 from has.core.requests import Requests
 from has.core.slo import Slo
+from has.errors import InputError
 
 MS = 1_000_000
 SLO = Slo(ttft_ms=100.0, tpot_ms=10.0)
@@ -109,6 +110,16 @@ def test_warm_up_cuts_requests_span_and_stage_work():
     # 80 ms of the second batch lie in the window, and all of the third; batches count by their start.
     assert encode["utilisation"] == pytest.approx(0.180 / 0.410)
     assert (encode["batches"], encode["mean_batch"], encode["full_share"]) == (1, 4.0, 1.0)
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused():
+    requests = _records([(t, t + 10, t + 10, 1, COMPLETED) for t in (0, 100, 250)]).requests
+    check_warmup(requests, 0.25)  # the last request is left
+    check_warmup(requests[:0], 5.0)
+    with pytest.raises(InputError, match=r"all 3 arrive within 0\.25 s") as caught:
+        check_warmup(requests, 0.251)
+    assert (caught.value.field, caught.value.value) == ("warmup_s", 0.251)
+    assert caught.value.mend
 
 
 def test_nothing_to_average_is_null():

@@ -66,6 +66,12 @@ def test_without_noise_it_is_the_simulator() -> None:
     assert outcome.figures == figures(records, SLO, 1.0)
 
 
+def test_a_plan_whose_warm_up_leaves_no_request_is_refused() -> None:
+    plan = trial_plan()
+    with pytest.raises(InputError, match="leaves no request to count"):
+        TrialPlan(PLAN, plan.requests, plan.rate, SLO, warmup_s=plan.requests.span_s + 1)
+
+
 def test_the_truth_is_the_profile_it_was_given() -> None:
     slow = SimulatedExecutor(profile(0.6)).run(trial_plan()).figures
     fast = SimulatedExecutor(profile(0.2)).run(trial_plan()).figures
