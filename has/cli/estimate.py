@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from has.cli.console import Talk
 from has.cli.defaults import Defaults
-from has.core.words import plural
+from has.core.words import percent, plural
 from has.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,12 +93,15 @@ def answer(profile: Profile, out: Path) -> str:
     lines = [
         f"ESTIMATE ({metadata.source}) of {metadata.model} on {metadata.device}, nothing was measured:"
         f" {plural(len(profile.rows), 'point')}, written to {out}",
-        f"stated error {metadata.error:.0%}; tensor parallel {metadata.tensor_parallel};"
+        f"stated error {percent(metadata.error, None)}; tensor parallel {metadata.tensor_parallel};"
         f" factors fitted on {extra['efficiency']['fitted_on']}",
     ]
     if "silicon" in extra:
         lines.append(
             f"by the roofline, not by tables: {', '.join(extra['silicon']['roofline_for'])}; all SM shares below 100 %"
         )
-    lines.append(f"next: has search --gpus 8 --profile {out} --on simulated    or look at it: has show {out}")
+    file = shlex.quote(str(out))
+    lines.append(
+        f"next: has search --gpus 8 --profile {file} --on simulated    or look at it: has show {file}"
+    )
     return "\n".join(lines)

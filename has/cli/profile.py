@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -328,11 +329,12 @@ def _json(profile: Profile, out: Path) -> dict[str, object]:
 def _answer(profile: Profile, out: Path) -> str:
     shares = sorted({row.sm_percent for row in profile.rows})
     stages = dict.fromkeys(str(row.stage) for row in profile.rows)
+    file = shlex.quote(str(out))
     lines = [
         f"profile of {profile.metadata.model} on {profile.metadata.device}: {plural(len(profile.rows), 'point')}, written to {out}",
         f"stages: {', '.join(stages)}; SM shares: {', '.join(f'{share:g}' for share in shares)} %",
         *_found(profile),
-        f"next: has search --gpus 8 --profile {out}    or look at it: has show {out}",
+        f"next: has search --gpus 8 --profile {file}    or look at it: has show {file}",
     ]
     return "\n".join(lines)
 

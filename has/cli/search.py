@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,7 +140,8 @@ def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
     # A largest rate is what the workload's own is not; without --rate that one would be explained.
     rates_differ = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"
     at = f" --rate {outcome.best.rate:.4g}" if rates_differ else ""
-    next_line = f"next: has deploy {plan.out}    why this one: has explain {plan.out}{at}"
+    best = shlex.quote(str(plan.out))
+    next_line = f"next: has deploy {best}    why this one: has explain {best}{at}"
     prices = price_words((outcome.best.evidence or {}).get("cost") or {})
     files = [prices, *files] if prices else files
     sections = [Section("Against the baselines, on the same GPUs", [table])] if table else []

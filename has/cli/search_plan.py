@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -93,15 +94,16 @@ class SearchPlan:
     @property
     def resume_line(self) -> str:
         """The command line that goes on with this search."""
-        words = [f"has search --resume {self.run}"]
-        words += [f"--baseline {path}" for path in self.baselines]
+        words = ["has", "search", "--resume", str(self.run)]
+        for path in self.baselines:
+            words += ["--baseline", str(path)]
         if self.trial_profile is not None:
-            words.append(f"--trial-profile {self.trial_profile}")
+            words += ["--trial-profile", str(self.trial_profile)]
         if self.trial_noise:
-            words.append(f"--trial-noise {self.trial_noise:g}")
+            words += ["--trial-noise", f"{self.trial_noise:g}"]
         if self.out != BEST:
-            words.append(f"--out {self.out}")
-        return " ".join(words)
+            words += ["--out", str(self.out)]
+        return shlex.join(words)
 
 
 def resumed(given: Options, defaults: Defaults) -> SearchPlan:

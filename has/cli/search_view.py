@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from has.cli.console import Talk
 from has.core.trial import Trial, TrialState
-from has.core.words import plural, time_left
+from has.core.words import percent, plural, time_left
 from has.report.document import Table, number
 from has.report.terminal import draw_part, spark_line
 from has.search.events import Callbacks
@@ -150,7 +150,7 @@ class SearchView(Callbacks):
         if not math.isnan(predicted):
             words += f" (predicted {number(predicted)})"
         if attainment is not None:
-            words += f", attainment {attainment:.1%}"
+            words += f", attainment {percent(attainment)}"
         if trial.state is TrialState.STOPPED:
             words += f", ended early: {trial.reason}"
         return words + ("  <- best so far" if trial is self._best else "")
@@ -214,7 +214,7 @@ class SearchView(Callbacks):
             "rate/s": trial.rate,
             "predicted": predicted,
             "tried": trial.objective,
-            "attained": None if attainment is None else f"{attainment:.1%}",
+            "attained": percent(attainment),
             "TTFT p99": (figures.get("ttft_ms") or {}).get("p99"),
             "TPOT p99": (figures.get("tpot_ms") or {}).get("p99"),
             "state": state,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import overload
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
@@ -10,9 +11,25 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def signed(percent: float, digits: int = 1) -> str:
-    """A change in percent, with its sign: `+2.5 %`; what rounds to nothing has none."""
-    shown = f"{percent:+.{digits}f}"
+@overload
+def percent(share: float, digits: int | None = 1) -> str: ...
+
+
+@overload
+def percent(share: None, digits: int | None = 1) -> None: ...
+
+
+def percent(share: float | None, digits: int | None = 1) -> str | None:
+    """A share in percent: `90.7 %`; None of what is not known. `digits` None: of a bound, as it was written."""
+    if share is None:
+        return None
+    shown = f"{100 * share:.6g}" if digits is None else f"{100 * share:.{digits}f}"
+    return f"{shown} %"
+
+
+def signed(change: float, digits: int = 1) -> str:
+    """A change as a share, with its sign: `+2.5 %`; what rounds to nothing has none."""
+    shown = f"{100 * change:+.{digits}f}"
     return f"{shown.lstrip('+-') if float(shown) == 0 else shown} %"
 
 

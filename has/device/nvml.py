@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from has.core.words import percent
 from has.errors import MissingError
 
 CLOCK_DRIFT_BOUND = 0.03
@@ -164,7 +165,9 @@ def noise(before: Snapshot, after: Snapshot, own: Collection[int] = ()) -> Noise
     if before.sm_mhz and after.sm_mhz:
         drift = abs(after.sm_mhz - before.sm_mhz) / before.sm_mhz
         if drift > CLOCK_DRIFT_BOUND:
-            reject.append(f"the SM clock drifted by {drift:.1%}, from {before.sm_mhz} to {after.sm_mhz} MHz")
+            reject.append(
+                f"the SM clock drifted by {percent(drift)}, from {before.sm_mhz} to {after.sm_mhz} MHz"
+            )
     foreign = {*before.processes, *after.processes} - {os.getpid(), *own}
     if foreign:
         reject.append(f"other processes used the GPU: {', '.join(map(str, sorted(foreign)))}")

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from has.core.profile import Profile, ProfileMetadata, ProfilePoint, WeightsBytes
 from has.core.stage import Beside, Stage
+from has.core.words import percent
 from has.errors import InputError
 from has.files import facts
 from has.latency.operations import LanguageModel, Tower
@@ -305,7 +306,7 @@ def _notes(estimator: Estimator, source: Source) -> list[str]:
         f"encode on 1 GPU; prefill and decode on {estimator.tp} of them (tensor parallel)",
         "kernel times without what an engine adds between kernels",
         "SM shares by a formula with parameters of other GPUs: see sm_share, with their uncertainty",
-        f"transfers: {LINK_SHARE:.0%} of {gpu.link / 1e9:g} GB/s ({gpu.link_kind}), assumed",
+        f"transfers: {percent(LINK_SHARE, 0)} of {gpu.link / 1e9:g} GB/s ({gpu.link_kind}), assumed",
         "preprocess: one CPU core, 2 ms + 3 ms a second of sound, assumed"
         if estimator.audio
         else "preprocess: one CPU core, 5 ms + 30 ms a megapixel, assumed within a factor of 2",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from has.core.words import percent
 from has.device import host
 from has.device.device_model import VIRTUAL_GPU
 from has.device.nominal import Nominal
@@ -34,7 +35,7 @@ def notes_of(table: Nominal) -> dict[str, str]:
         )
     elif not table.sound:
         notes["calibration"] = (
-            f"this CPU's speed wavered while costs were measured: two halves of the measurement are {table.wavers:.0%} apart"
+            f"this CPU's speed wavered while costs were measured: two halves of the measurement are {percent(table.wavers, 0)} apart"
             " at nine works in ten; has profile --fresh measures them again"
         )
     return notes

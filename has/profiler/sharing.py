@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from has.core.profile import Profile
 from has.core.stage import Beside, Stage
+from has.core.words import signed
 from has.latency.lookup import LatencyModel
 from has.policy.partition import WHOLE, SmPartitioner
 
@@ -70,7 +71,7 @@ class Sharing:
         )
         return (
             f"{self.better} does more work: {partition:.2f} against {streams:.2f} with streams"
-            f" (1 is taking turns); the partition keeps encode within +{self.slowdown_budget:.0%}, {budget}"
+            f" (1 is taking turns); the partition keeps encode within {signed(self.slowdown_budget, 0)}, {budget}"
         )
 
     def mean(self, way: Literal["partition", "streams"]) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from has.core.deployment import Deployment
-from has.core.words import plural, signed
+from has.core.words import percent, plural, signed
 from has.report.document import Table, number
 from has.report.nouns import slo_words
 from has.report.provenance import confirmation_words, source_words, trial_words, tried_words
@@ -16,6 +16,9 @@ BASELINE_WORDS = {
     "e_pd": "E+PD (encode apart)",
     "static_epd": "static E+P+D (best split at B = 1, s = 1)",
 }
+
+NO_GAIN = 0.0005
+"""A gain that is shown as nothing."""
 
 
 def answer_lines(best: Deployment) -> list[str]:
@@ -73,13 +76,13 @@ def _objective_words(objective: Mapping[str, Any]) -> str:
     }.get(str(objective.get("name")), "")
 
 
-def gain_percent(best: float | None, other: float | None, objective: str) -> float | None:
-    """How much better the best is than another, in percent of the other; None where there is nothing to compare."""
+def gain(best: float | None, other: float | None, objective: str) -> float | None:
+    """How much better the best is than another, as a share of the other; None where there is nothing to compare."""
     if best is None or other is None:
         return None
     if objective == "cost":
-        return 100 * (other / best - 1) if best else None
-    return 100 * (best / other - 1) if other else None
+        return other / best - 1 if best else None
+    return best / other - 1 if other else None
 
 
 def best_gain_words(evidence: Mapping[str, Any]) -> str:
@@ -87,28 +90,28 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     objective = evidence.get("objective") or {}
     name, value = str(objective.get("name")), objective.get("value")
     gains = [
-        (gain, key)
+        (over, key)
         for key, baseline in (evidence.get("baselines") or {}).items()
-        if (gain := gain_percent(value, baseline.get("objective"), name)) is not None
+        if (over := gain(value, baseline.get("objective"), name)) is not None
     ]
     if not gains:
         return ""
-    gain, key = min(gains)
+    least, key = min(gains)
     words = BASELINE_WORDS.get(key, key)
     said = evidence["baselines"][key].get("objective_source", "measured")
     tried = tried_words(evidence)
     verb = "is predicted" if said == "predicted" else tried
-    if gain < -0.05:
-        better = gain_percent(evidence["baselines"][key].get("objective"), value, name)
-        by = "better" if better is None else f"{better:.1f} % better"
+    if least < -NO_GAIN:
+        better = gain(evidence["baselines"][key].get("objective"), value, name)
+        by = "better" if better is None else f"{percent(better)} better"
         return (
             f"the baseline {words}, on the same GPUs, {verb} {by}: "
             "the trials do not tell them apart, or it should be used"
         )
-    if gain < 0.05:
+    if least < NO_GAIN:
         return f"as good as the strongest baseline, {words}, on the same GPUs"
     doubt = f", which is predicted, not {tried}" if said == "predicted" else ""
-    return f"{signed(gain)} over the strongest baseline, {words}{doubt}, on the same GPUs"
+    return f"{signed(least)} over the strongest baseline, {words}{doubt}, on the same GPUs"
 
 
 def each_gain_words(evidence: Mapping[str, Any]) -> str:
@@ -118,10 +121,10 @@ def each_gain_words(evidence: Mapping[str, Any]) -> str:
     for key, baseline in (evidence.get("baselines") or {}).items():
         if key not in BASELINE_WORDS:
             continue
-        gain = gain_percent(objective.get("value"), baseline.get("objective"), str(objective.get("name")))
+        over = gain(objective.get("value"), baseline.get("objective"), str(objective.get("name")))
         name = f"{BASELINE_WORDS[key].partition(' (')[0]} ({baseline.get('deployment')})"
-        if gain is not None:
-            told.append(f"{signed(gain)} over {name}")
+        if over is not None:
+            told.append(f"{signed(over)} over {name}")
         elif baseline.get("deployment") is None or baseline.get("objective") is None:
             told.append(f"{BASELINE_WORDS[key].partition(' (')[0]}: {baseline.get('reason') or 'not scored'}")
         else:
@@ -151,13 +154,13 @@ def baseline_table(best: Deployment) -> Table | None:
         )
     ]
     for key, baseline in baselines.items():
-        gain = gain_percent(value, baseline.get("objective"), name)
+        over = gain(value, baseline.get("objective"), name)
         rows.append(
             (
                 BASELINE_WORDS.get(key, key),
                 baseline.get("deployment"),
                 baseline.get("objective"),
-                _gain_words(gain, baseline.get("objective")),
+                _gain_words(over, baseline.get("objective")),
                 baseline.get("rate"),
                 percent(baseline.get("attainment")),
                 baseline.get("ttft_p99_ms"),
@@ -188,12 +191,7 @@ def _note(baseline: Mapping[str, Any], tried: str) -> str:
     return f"predicted, not {tried}: {reason}" if baseline.get("objective_source") == "predicted" else reason
 
 
-def _gain_words(gain: float | None, other: float | None) -> str | None:
-    if gain is not None:
-        return signed(gain)
+def _gain_words(over: float | None, other: float | None) -> str | None:
+    if over is not None:
+        return signed(over)
     return "it carries nothing" if other == 0 else None
-
-
-def percent(share: float | None) -> str | None:
-    """A share as tables show it."""
-    return None if share is None else f"{share:.1%}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from has.core.words import percent
 from has.report.document import number
 
 NAMES = {
@@ -56,7 +57,7 @@ def busiest_words(binding: str, stages: Mapping[str, Any]) -> str:
     if busy[busiest] <= max(own) + NEARLY:
         return ""
     name = NAMES.get(busiest, busiest)
-    return f"{name[0].upper()}{name[1:]} was busier ({busy[busiest]:.0%} of the time): {_why(busiest, stages[busiest])}."
+    return f"{name[0].upper()}{name[1:]} was busier ({percent(busy[busiest], 0)} of the time): {_why(busiest, stages[busiest])}."
 
 
 def _why(busiest: str, stage: Mapping[str, Any]) -> str:

@@ -13,11 +13,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`rows` hold one value per column; numbers are shown to four significant digits, None as a dash."""
+    """`rows` hold one value per column; numbers are shown to four significant digits, None as a dash. What is drawn
+    leaves out columns that say nothing."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
+
+    def without_empty(self) -> Table:
+        """Without the columns of words in which no row says one. A figure that is not known is a dash, and stays."""
+        kept = [
+            i for i in range(len(self.columns)) if not self.rows or any(row[i] != "" for row in self.rows)
+        ]
+        return Table(
+            [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows], self.caption
+        )
 
 
 @dataclass(frozen=True, slots=True)

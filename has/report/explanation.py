@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from has.core.deployment import Deployment
-from has.core.words import signed
+from has.core.words import percent, signed
 from has.report.answer import answer_lines, baseline_table
 from has.report.binding import NAMES, busiest_words
 from has.report.document import Bars, Document, Part, Section, Table, number
@@ -43,7 +43,7 @@ def _binding_words(told: Mapping[str, Any]) -> str:
         return "The profile bounds no stage."
     words = f"The binding stage is {NAMES.get(binding, binding)}: it can carry {number(limit)} requests/s"
     if rate and limit:
-        words += f", of which {number(rate)} are asked ({rate / limit:.0%})"
+        words += f", of which {number(rate)} are asked ({percent(rate / limit, 0)})"
     if binding == "preprocess":
         words += "; more GPUs gain nothing, more CPU (preprocess_workers) does"
     busiest = busiest_words(binding, told["figures"].get("stages") or {})
@@ -68,7 +68,7 @@ def _capacities(told: Mapping[str, Any]) -> Section:
         for stage, capacity in told["capacities"]["stages_rps"].items()
     ]
     simulated = [
-        (NAMES.get(stage, stage), float(load["utilisation"]), f"{load['utilisation']:.1%} busy")
+        (NAMES.get(stage, stage), float(load["utilisation"]), f"{percent(load['utilisation'])} busy")
         for stage, load in (told["figures"].get("stages") or {}).items()
         if load and load.get("utilisation") is not None
     ]
@@ -81,7 +81,7 @@ def _capacities(told: Mapping[str, Any]) -> Section:
 
 
 def _use_words(capacity: float, used: float | None) -> str:
-    return f"{number(capacity)} requests/s" + ("" if used is None else f", {used:.0%} asked")
+    return f"{number(capacity)} requests/s" + ("" if used is None else f", {percent(used, 0)} asked")
 
 
 def _batching(deployment: Deployment, told: Mapping[str, Any]) -> Section | None:
@@ -106,7 +106,9 @@ def _batching(deployment: Deployment, told: Mapping[str, Any]) -> Section | None
             )
         )
     if batching["mean_batch"] is not None:
-        full = "" if batching["full_share"] is None else f", {batching['full_share']:.0%} of them full"
+        full = (
+            "" if batching["full_share"] is None else f", {percent(batching['full_share'], 0)} of them full"
+        )
         parts.append(f"Simulated, a batch holds {number(batching['mean_batch'])} requests in the mean{full}.")
     return Section("When an encode batch is launched", parts)
 
@@ -137,7 +139,7 @@ def _sm_table(deployment: Deployment, told: Mapping[str, Any]) -> Section | None
     budget = deployment.encode_slowdown_budget
     words = (
         "While a batch is encoded it holds the least share that keeps it within"
-        f" {budget:.0%} of its time on a whole GPU; local prefill has the rest, and all of it in between."
+        f" {percent(budget, None)} of its time on a whole GPU; local prefill has the rest, and all of it in between."
     )
     rows = [(row["batch"], row["encode_sm"], row["prefill_sm"]) for row in table]
     return Section(
@@ -152,7 +154,7 @@ def _memory(told: Mapping[str, Any]) -> Section:
             line["pool"],
             _mib(line["need_bytes"]),
             _mib(line["have_bytes"]),
-            f"{line['need_bytes'] / line['have_bytes']:.0%}"
+            percent(line["need_bytes"] / line["have_bytes"], 0)
             if line["need_bytes"] is not None and line["have_bytes"]
             else None,
             line["holds"],
@@ -176,8 +178,10 @@ def _sensitivity(told: Mapping[str, Any]) -> Section:
             row["change"],
             row["deployment"],
             row.get("goodput_rps"),
-            None if row.get("goodput_change_percent") is None else signed(row["goodput_change_percent"]),
-            None if row.get("attainment") is None else f"{row['attainment']:.1%}",
+            None
+            if row.get("goodput_change_percent") is None
+            else signed(row["goodput_change_percent"] / 100),
+            percent(row.get("attainment")),
             row.get("ttft_p99_ms"),
             row.get("tpot_p99_ms"),
             row.get("reason") or "",
@@ -198,7 +202,7 @@ def _others(deployment: Deployment, told: Mapping[str, Any]) -> Section | None:
         parts.append(Table(("runner-up", "objective", "why not"), rows))
     errors = told["prediction_error_percent"]
     if errors:
-        words = ", ".join(f"{name} {value:.1f} %" for name, value in errors.items())
+        words = ", ".join(f"{name} {percent(value / 100)}" for name, value in errors.items())
         parts.append(
             f"How far the prediction was off in this run, in the mean: {words} (profile: {told['prediction_source']})."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from has.core.words import percent
 from has.report.binding import LABELS
 from has.report.document import Bars, Section, Table, number, two_columns
 
@@ -22,7 +23,7 @@ def headline(figures: Figures) -> Table:
         ("offered, requests/s", figures.get("offered_rps")),
         ("throughput, requests/s", figures.get("throughput_rps")),
         ("goodput, requests/s", figures.get("goodput_rps")),
-        ("attainment", None if figures.get("attainment") is None else f"{figures['attainment']:.1%}"),
+        ("attainment", percent(figures.get("attainment"))),
     ]
     routed = figures.get("routed")
     if routed:
@@ -49,10 +50,10 @@ def stages(figures: Figures) -> Table:
         rows.append(
             (
                 LABELS.get(name, name),
-                None if stage.get("utilisation") is None else f"{stage['utilisation']:.1%}",
+                percent(stage.get("utilisation")),
                 stage.get("batches"),
                 stage.get("mean_batch"),
-                None if stage.get("full_share") is None else f"{stage['full_share']:.0%}",
+                percent(stage.get("full_share"), 0),
                 wait.get("mean"),
                 wait.get("p99"),
                 service.get("mean"),
@@ -66,7 +67,7 @@ def stages(figures: Figures) -> Table:
 def utilisation(figures: Figures) -> Bars:
     """How busy each stage's workers were."""
     rows = [
-        (name, float(stage["utilisation"]), f"{stage['utilisation']:.1%}")
+        (name, float(stage["utilisation"]), percent(stage["utilisation"]))
         for name, stage in (figures.get("stages") or {}).items()
         if stage and stage.get("utilisation") is not None
     ]
@@ -84,9 +85,8 @@ def sections(figures: Figures) -> list[Section]:
 def one_line(figures: Figures) -> str:
     """The figures in a sentence."""
     ttft, tpot = figures.get("ttft_ms") or {}, figures.get("tpot_ms") or {}
-    attainment = figures.get("attainment")
     return (
         f"goodput {number(figures.get('goodput_rps'))} of {number(figures.get('offered_rps'))} requests/s offered,"
-        f" attainment {'–' if attainment is None else f'{attainment:.1%}'},"
+        f" attainment {number(percent(figures.get('attainment')))},"
         f" TTFT p99 {number(ttft.get('p99'))} ms, TPOT p99 {number(tpot.get('p99'))} ms"
     )

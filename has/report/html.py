@@ -114,7 +114,8 @@ def _part(part: Part) -> str:
     return f"<p>{escape(part)}</p>"
 
 
-def _table(table: Table) -> str:
+def _table(whole: Table) -> str:
+    table = whole.without_empty()
     right = numeric_columns(table)
     caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
     head = ""

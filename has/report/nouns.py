@@ -11,7 +11,7 @@ from has.core.deployment import POOLS, Deployment
 from has.core.profile import Profile, ProfilePoint
 from has.core.slo import Slo
 from has.core.space import SearchSpace
-from has.core.words import plural
+from has.core.words import percent, plural
 from has.core.workload import Distribution, RequestClass, Workload
 from has.report import profile_plots
 from has.report.document import Document, Section, Table, number, two_columns
@@ -26,7 +26,7 @@ _POOL_DOES = {
 
 
 def slo_words(slo: Slo) -> str:
-    return f"TTFT ≤ {number(slo.ttft_ms)} ms and TPOT ≤ {number(slo.tpot_ms)} ms for {slo.attainment:.0%} of requests"
+    return f"TTFT ≤ {number(slo.ttft_ms)} ms and TPOT ≤ {number(slo.tpot_ms)} ms for {percent(slo.attainment, None)} of requests"
 
 
 def describe_deployment(deployment: Deployment, title: str = "") -> Document:
@@ -64,7 +64,7 @@ def describe_deployment(deployment: Deployment, title: str = "") -> Document:
 
 def _does(deployment: Deployment, pool: str) -> str:
     if pool == "encode" and deployment.topology == "disaggregated" and (deployment.prefill_offload or 0) < 1:
-        return f"{_POOL_DOES[pool]}, and {1 - (deployment.prefill_offload or 0):.0%} of prefills locally"
+        return f"{_POOL_DOES[pool]}, and {percent(1 - (deployment.prefill_offload or 0), None)} of prefills locally"
     return _POOL_DOES[pool]
 
 
@@ -138,7 +138,7 @@ def describe_workload(workload: Workload) -> Document:
         rows = [
             (
                 entry.modality,
-                f"{entry.weight / total:.1%}",
+                percent(entry.weight / total),
                 "–" if entry.modality == "text" else distribution_words(entry.items) if entry.items else "1",
                 _media_words(entry),
                 distribution_words(entry.prompt_tokens),
@@ -179,7 +179,7 @@ def distribution_words(distribution: Distribution) -> str:
         words = f"lognormal p50 {number(value.p50)}, p99 {number(value.p99)}"
     elif kind == "choice":
         total = sum(value.values())
-        words = ", ".join(f"{number(v)} ({w / total:.0%})" for v, w in value.items())
+        words = ", ".join(f"{number(v)} ({percent(w / total, 0)})" for v, w in value.items())
     else:
         words = f"{len(value)} observed values, median {number(float(np.median(value)))}"
     if distribution.min is not None:

@@ -12,6 +12,7 @@ from has.core.profile import Profile
 from has.core.slo import Slo
 from has.core.stage import Beside, Stage
 from has.core.trial import Trial, TrialState
+from has.core.words import percent
 from has.report import plot
 from has.report.answer import BASELINE_WORDS
 from has.report.binding import LABELS
@@ -100,7 +101,7 @@ def trials_over_time(
     shape["xaxis"] |= {"dtick": 1 if len(rows) <= 20 else 5}
     shape["yaxis"] |= {"rangemode": "tozero"}
     errors = [abs((said or 0) / float(seen) - 1) for _, seen, said, t in whole if seen and said is not None]
-    told = f"; in the mean they differ by {np.mean(errors):.1%}" if errors else ""
+    told = f"; in the mean they differ by {percent(float(np.mean(errors)))}" if errors else ""
     return Picture(
         [t for t in traces if t["x"]],
         shape,
@@ -203,7 +204,7 @@ def rate_sweep(sweeps: Sequence[Sweep], slo: Slo, rate: float) -> Picture:
     shape["yaxis"] |= {"range": [-3, 103]}
     shape = plot.with_marks(
         shape,
-        plot.level(100 * slo.attainment, f"target {slo.attainment:.0%}"),
+        plot.level(100 * slo.attainment, f"target {percent(slo.attainment, None)}"),
         plot.upright(rate, f"the answer's rate, {number(rate)}"),
     )
     knees = ", ".join(f"{s.name} {_knee(s, slo.attainment)}" for s in sweeps)
@@ -243,7 +244,9 @@ def distribution(
     shape["xaxis"] |= {"range": [0, float(f"{end:.4g}")]}
     shape["yaxis"] |= {"range": [0, 103]}
     shape = plot.with_marks(shape, plot.upright(bound_ms, f"SLO {number(bound_ms)} ms"))
-    within = ", ".join(f"{whose} {np.mean(np.asarray(v) <= bound_ms):.1%}" for whose, v in curves if len(v))
+    within = ", ".join(
+        f"{whose} {percent(float(np.mean(np.asarray(v) <= bound_ms)))}" for whose, v in curves if len(v)
+    )
     return Picture(
         traces, shape, f"Distribution of {name}", f"Within the bound of {number(bound_ms)} ms: {within}."
     )

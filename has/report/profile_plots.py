@@ -7,6 +7,7 @@ from typing import Any
 
 from has.core.profile import Profile, ProfilePoint
 from has.core.stage import Beside, Stage
+from has.core.words import percent, signed
 from has.errors import InputError
 from has.latency.curves import (
     LineFit,
@@ -73,7 +74,7 @@ def _split(split: Sharing) -> list[Part]:
     table = Table(
         [names[i] for i in kept],
         [[row[i] for i in kept] for row in rows],
-        f"least share at which encode beside a prefill is within {split.slowdown_budget:.0%} of alone on all SMs"
+        f"least share at which encode beside a prefill is within {percent(split.slowdown_budget, None)} of alone on all SMs"
         f" ({split.encode_tokens:g} media tokens); work done: 1 is taking turns",
     )
     return [split.words, table] if split.words else [table]
@@ -126,7 +127,7 @@ def _over_shares(stage: Stage, rows: Sequence[ProfilePoint], split: Sharing | No
 
 def _rule(split: Sharing, batch: int, whole_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     allowed = 1 + split.slowdown_budget
-    marks = [plot.level(1e3 * allowed * whole_s, f"+{split.slowdown_budget:.0%}")]
+    marks = [plot.level(1e3 * allowed * whole_s, signed(split.slowdown_budget, 0))]
     chosen = [row.encode_sm for row in split.rows if row.batch == batch]
     if chosen:
         marks.append(plot.upright(chosen[0], f"encode gets {chosen[0]:g} %"))
@@ -140,7 +141,7 @@ def _share_words(stage: Stage, fit: ShareFit) -> str:
         if fit.saturates < 99.5
         else "never flat"
     )
-    return f"{knee}, fit off by {fit.median_error:.1%} at the median, {fit.worst_error:.1%} at most"
+    return f"{knee}, fit off by {percent(fit.median_error)} at the median, {percent(fit.worst_error)} at most"
 
 
 def _over_batch(stage: Stage, rows: Sequence[ProfilePoint]) -> Picture | None:
@@ -194,8 +195,10 @@ def _line_words(fit: LineFit) -> str:
     line = f"{number(1e3 * fit.start_s)} ms + {number(1e3 * fit.each_s)} ms each"
     if fit.points == 2:
         return f"{line}, by two points"
-    sure = f" ±{fit.each_half_width:.0%}" if fit.each_half_width is not None else ""
-    return f"{line}{sure}, off by {fit.median_error:.1%} at the median, {fit.worst_error:.1%} at most"
+    sure = f" ±{percent(fit.each_half_width, 0)}" if fit.each_half_width is not None else ""
+    return (
+        f"{line}{sure}, off by {percent(fit.median_error)} at the median, {percent(fit.worst_error)} at most"
+    )
 
 
 def _ms(seconds: Iterable[float]) -> list[float]:

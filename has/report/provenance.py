@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from has.core.deployment import Deployment
+from has.core.words import percent
 from has.report.document import number
 
 SIMULATED = ("SimulatedExecutor", "ModelExecutor")
@@ -25,7 +26,7 @@ def source_words(source: str | None, error: float | None) -> str:
     """The warning that goes with figures of an estimated profile; empty for a measured one."""
     if source in (None, "measured"):
         return ""
-    doubt = "" if error is None else f", stated error {error:.0%}"
+    doubt = "" if error is None else f", stated error {percent(error, None)}"
     return f"ESTIMATE{doubt}: the profile is computed ({source}), nothing of it was measured."
 
 
@@ -42,7 +43,7 @@ def few_requests_words(what: str, attained: float | None, requests: int | None) 
     if attained is None or not requests or half_width(attained, requests) <= WIDE:
         return ""
     points = 100 * half_width(attained, requests)
-    return f"few requests: {what} of {attained:.1%} was seen on {requests}, so it is known to ±{points:.0f} points"
+    return f"few requests: {what} of {percent(attained)} was seen on {requests}, so it is known to ±{points:.0f} points"
 
 
 def confirmation_words(best: Deployment) -> list[str]:
@@ -55,8 +56,8 @@ def confirmation_words(best: Deployment) -> list[str]:
     if not seen:
         return []
     told = ", ".join(
-        f"{c['attainment']:.1%} at {c['rate'] / rate:.0%} of the rate ({number(c['rate'])}/s)"
-        + ("" if c["attainment"] >= target else f": BELOW the target of {target:.0%}")
+        f"{percent(c['attainment'])} at {percent(c['rate'] / rate, 0)} of the rate ({number(c['rate'])}/s)"
+        + ("" if c["attainment"] >= target else f": BELOW the target of {percent(target, None)}")
         for c in sorted(seen, key=lambda c: float(c["rate"]))
     )
     lines = [f"SLO met under other arrivals: {told}"]

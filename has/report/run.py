@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def _csv_rows(path: Path) -> tuple[Mapping[str, Any], ...]:
         raise InputError(
             f"line {rows.line_num} is not one of a {path.name}: {error}",
             where=str(path),
-            mend=f"it can be made again: has search --resume {path.parent}",
+            mend=f"it can be made again: has search --resume {shlex.quote(str(path.parent))}",
         ) from None
 
 

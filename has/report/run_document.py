@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from has.core.trial import Trial, TrialState
-from has.core.words import plural
+from has.core.words import percent, plural
 from has.report import figures, pictures
 from has.report.answer import (
     answer_lines,
     baseline_table,
     best_gain_words,
     each_gain_words,
-    percent,
     price_words,
 )
 from has.report.binding import LABELS
@@ -30,7 +30,7 @@ from has.search.evidence import reproduce
 
 def run_page(run: Run) -> str:
     """`report.html` of a run: its document with what a replay in the simulator adds."""
-    return page(describe_run(run, look(run)), footer=f"has report {run.folder}")
+    return page(describe_run(run, look(run)), footer=f"has report {shlex.quote(str(run.folder))}")
 
 
 def describe_run(run: Run, seen: Seen = NOTHING) -> Document:
@@ -40,7 +40,7 @@ def describe_run(run: Run, seen: Seen = NOTHING) -> Document:
     if run.best is None:
         lead = [
             f"No answer yet: {plural(len(run.trials), 'trial')} finished.",
-            f"go on: has search --resume {run.folder}",
+            f"go on: has search --resume {shlex.quote(str(run.folder))}",
         ]
     else:
         lead = answer_lines(run.best)
@@ -97,7 +97,7 @@ def _utilisation(run: Run, plots: Sequence[Part]) -> Section | None:
     busy = (run.evidence.get("measured") or {}).get("utilisation") or {}
     if not busy:
         return None
-    rows = [(LABELS.get(stage, stage), float(share), f"{share:.1%}") for stage, share in busy.items()]
+    rows = [(LABELS.get(stage, stage), float(share), percent(share)) for stage, share in busy.items()]
     parts: list[Part] = [Bars(rows, "share of time that the stage's workers worked"), *plots]
     trial = best_trial(run)
     if trial is not None and trial.figures:
@@ -145,7 +145,7 @@ def _trial_row(trial: Trial, best: str | None) -> tuple[Any, ...]:
         trial.deployment.label,
         trial.rate,
         trial.objective,
-        None if attainment is None else f"{attainment:.1%}",
+        percent(attainment),
         (figures.get("ttft_ms") or {}).get("p99"),
         (figures.get("tpot_ms") or {}).get("p99"),
         trial.duration_s,
@@ -208,7 +208,9 @@ def _prediction(run: Run) -> Section | None:
     ]
     parts: list[Part] = [Table(("of the best", tried, "predicted"), rows)]
     if error:
-        words = ", ".join(f"{_ERRORS.get(name, name)} {value:.1f} %" for name, value in error.items())
+        words = ", ".join(
+            f"{_ERRORS.get(name, name)} {percent(value / 100)}" for name, value in error.items()
+        )
         parts.append(f"Mean error of the uncalibrated prediction over this run's trials: {words}.")
     factors = run.evidence.get("stage_factors") or {}
     if factors:
@@ -216,7 +218,7 @@ def _prediction(run: Run) -> Section | None:
             (
                 _FACTORS.get(stage, LABELS.get(stage, stage)),
                 f"{value['factor']:.2f}",
-                f"{value['sd_percent']:.1f} %",
+                percent(value["sd_percent"] / 100),
             )
             for stage, value in factors.items()
         ]
@@ -243,15 +245,13 @@ def _confirmations(run: Run) -> Section | None:
             c.get("seed"),
             percent(c.get("attainment")),
             c.get("goodput_rps"),
-            c.get("reason"),
+            c.get("reason") or "",
         )
         for c in run.evidence.get("confirmations") or ()
     ]
     if not rows:
         return None
-    columns = ["configuration", "rate/s", "seed", "attainment", "goodput/s", "note"]
-    if not any(row[-1] for row in rows):
-        rows, columns = [row[:-1] for row in rows], columns[:-1]
+    columns = ("configuration", "rate/s", "seed", "attainment", "goodput/s", "note")
     return Section("Finalists under other arrivals and loads", [Table(columns, rows)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from has.core.words import plural
+from has.core.words import percent, plural
 from has.files.jsonl import read_lines
 from has.files.tables import read_table
 from has.report.document import Document, Section, Table, number, two_columns
@@ -64,8 +65,9 @@ def describe_run_shortly(folder: Path) -> tuple[Document, Any]:
 
     run = load_run(folder)
     whole = describe_run(run)
+    named = shlex.quote(str(folder))
     more = Section(
-        "More", [f"all of it: has report {folder}    as a page: has report {folder} --html report.html"]
+        "More", [f"all of it: has report {named}    as a page: has report {named} --html report.html"]
     )
     return replace(whole, sections=[*whole.sections[:1], more]), run_data(run)
 
@@ -83,7 +85,7 @@ def _records(name: str, rows: Sequence[Row]) -> Document:
         [
             ("requests", len(rows)),
             ("completed", len(done)),
-            ("met their SLO", f"{sum(met) / len(met):.1%}" if met else None),
+            ("met their SLO", percent(sum(met) / len(met)) if met else None),
             ("requests of an encode batch, mean over requests", float(np.mean(batches)) if batches else None),
             ("prefills " + " / ".join(routes), " / ".join(map(str, routes.values())) if routes else None),
         ]
@@ -129,7 +131,9 @@ def _trials(name: str, rows: Sequence[Row]) -> Document:
 
 
 def _cell(name: str, value: Any) -> Any:
-    return f"{value:.1%}" if name == "attainment" and isinstance(value, float) else value
+    if name == "reason":
+        return value or ""
+    return percent(value) if name == "attainment" and isinstance(value, float) else value
 
 
 def _pruned(name: str, rows: Sequence[Row]) -> Document:

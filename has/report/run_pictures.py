@@ -10,6 +10,7 @@ import numpy as np
 
 from has.core.deployment import Deployment
 from has.core.trial import Trial, TrialState
+from has.core.words import percent
 from has.errors import HasError
 from has.report import pictures
 from has.report.binding import NAMES, busiest_words, carries_words
@@ -58,7 +59,7 @@ def _reason(run: Run, replay: Replay) -> list[str]:
         lines.append(f"Why: {carries_words(*binding, replay.rate)}. {busiest}".rstrip())
     lost = [words for name, d in replay.baselines.items() if (words := _lost(replay, name, d, good))]
     if lost:
-        told = f"At {number(replay.rate)} requests/s, simulated, {good:.1%} of its requests meet the SLO"
+        told = f"At {number(replay.rate)} requests/s, simulated, {percent(good)} of its requests meet the SLO"
         lines.append(f"{told}; of {'; of '.join(lost)}.")
     return lines
 
@@ -70,8 +71,8 @@ def _lost(replay: Replay, name: str, deployment: Deployment, best: float) -> str
     good, late, slow = replay.misses(deployment, replay.rate)
     if good > best - LOST_BY:
         return ""
-    words = f"{pictures.SHORT[name]} ({deployment.label}) {good:.1%}: "
-    words += f"{late:.1%} miss TTFT" if late >= slow else f"{slow:.1%} miss TPOT"
+    words = f"{pictures.SHORT[name]} ({deployment.label}) {percent(good)}: "
+    words += f"{percent(late)} miss TTFT" if late >= slow else f"{percent(slow)} miss TPOT"
     binding = replay.binding(deployment)
     if binding is not None and binding[1] < 1.05 * replay.rate:
         words += f", for {_stage(binding[0])} carries {number(binding[1])} requests/s"

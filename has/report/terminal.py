@@ -42,7 +42,7 @@ def draw_part(part: Table | Bars | Curve) -> RenderableType:
 
     if isinstance(part, Curve):
         return Text(f"{part.start} {spark_line(part.values)} {part.end}")
-    table = part if isinstance(part, Table) else _as_table(part)
+    table = (part if isinstance(part, Table) else _as_table(part)).without_empty()
     drawn = RichTable(
         box=box.SIMPLE_HEAD if any(table.columns) else None,
         show_header=any(table.columns),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from has.core.words import percent
 from has.files.formats.histogram import Histogram
 from has.files.formats.statistics import SIZES, Kind, Statistics
 from has.report.document import Curve, Document, Section, Table, number, two_columns
@@ -31,7 +32,7 @@ def traffic_sections(statistics: Statistics) -> list[Section]:
     if len(statistics.kinds) > 1:
         sections += [
             Section(
-                f"Sizes, {' '.join(filter(None, key))}: {kind.count / statistics.requests:.1%} of requests",
+                f"Sizes, {' '.join(filter(None, key))}: {percent(kind.count / statistics.requests)} of requests",
                 [_kind_table(kind)],
             )
             for key, kind in sorted(statistics.kinds.items())

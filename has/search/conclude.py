@@ -13,6 +13,7 @@ import numpy as np
 from has.core.deployment import Deployment
 from has.core.requests import Requests
 from has.core.trial import Trial, TrialState
+from has.core.words import percent
 from has.core.workload import Workload
 from has.errors import InfeasibleError, RunError
 from has.files.deployment import deployment_yaml
@@ -245,7 +246,9 @@ def _why_not(loop: Loop, choice: Choice) -> str:
     figures, slo = trial.figures or {}, loop.problem.slo
     ttft = (figures.get("ttft_ms") or {}).get("p90")
     tpot = (figures.get("tpot_ms") or {}).get("p90")
-    seen = [f"{figures.get('attainment') or 0:.1%} of requests meet it, {slo.attainment:.1%} should"]
+    seen = [
+        f"{percent(figures.get('attainment') or 0)} of requests meet it, {percent(slo.attainment, None)} should"
+    ]
     if ttft is not None:
         seen.append(f"TTFT p90 {ttft:.4g} ms of {slo.ttft_ms:g}")
     if tpot is not None:

@@ -197,7 +197,7 @@ def _why(
             parts.append(f"p99 TTFT {slow:.0f} ms against {quick:.0f} ms")
     if confirmed[leader] > 0:
         parts.append(
-            f"{signed(100 * (confirmed[other] / confirmed[leader] - 1))} goodput under other arrivals and loads"
+            f"{signed(confirmed[other] / confirmed[leader] - 1)} goodput under other arrivals and loads"
         )
     return ", ".join(parts)
 

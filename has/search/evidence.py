@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -160,7 +161,7 @@ def reproduce(
     run: str | None, question: Mapping[str, Any], digests: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
     """The command that asks the same again. `digests` name the inputs that the run keeps."""
-    folder = run or "RUN"
+    folder = shlex.quote(run or "RUN")
     further = [f"--workload {folder}/{name}.yaml" for name in digests if name.startswith("workload-")]
     pools = [name.removeprefix("profile-") for name in digests if name.startswith("profile-")]
     parts = [

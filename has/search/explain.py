@@ -12,6 +12,7 @@ from has.core.profile import Profile
 from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.stage import Stage
+from has.core.words import signed
 from has.core.workload import Workload
 from has.errors import HasError
 from has.latency.lookup import LatencyModel
@@ -171,7 +172,7 @@ def _advice(
     words += [f"{change} gains nothing" for change in idle]
     best = max(gains, key=lambda change: gains[change], default=None)
     if best is not None and gains[best] >= NOTHING:
-        words.append(f"{best} would carry most: {gains[best]:+.0f} %")
+        words.append(f"{best} would carry most: {signed(gains[best] / 100, 0)}")
     return words
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from has.core.requests import Requests
 from has.core.stage import Stage
+from has.core.words import percent
 from has.errors import InfeasibleError
 from has.latency.memory import MemoryLine, gigabytes, memory_verdict
 from has.search.capacity import UNBOUNDED
@@ -32,7 +33,7 @@ from has.search.cuts import Cut, Pruned
 from has.search.problem import PREFILL_POOL, Problem
 from has.search.promise import Promises
 from has.search.space import Allocation, Candidate
-from has.search.worlds import CLOSE, IN_SIGHT, standing
+from has.search.worlds import CLOSE, FEWEST, IN_SIGHT, standing
 
 __all__ = ["Cut", "Pruned", "margin", "only_possible", "prune"]
 
@@ -46,8 +47,6 @@ LEAST_ERROR = 0.10
 LEAST_ALLOCATIONS = 3
 ROOM = 0.25
 """Share of the space that may stay though something as good stays too."""
-FEWEST, MOST = 8, 40
-"""Worlds that are looked at; where there is less than `WORK` for the fewest, none."""
 WORK = 2_000_000
 """Requests that may be simulated to look at worlds: about a second."""
 
@@ -254,7 +253,7 @@ class _Pruning:
                 return Cut(c, "batch", need, carried, self.m, "encode batches this small cannot keep up")
             if c.encode_batch in saturated:
                 gain = raw(c.encode_batch) / raw(saturated[c.encode_batch]) - 1
-                why = f"encode gains only {gain:.1%} over batches of {saturated[c.encode_batch]}"
+                why = f"encode gains only {percent(gain)} over batches of {saturated[c.encode_batch]}"
                 return Cut(c, "batch", SATURATED, gain, 0.0, why)
             return None
 
@@ -282,7 +281,7 @@ class _Pruning:
         sure = next((c for c in able if self._promises.meets(c, self.problem.objective.rates)), None)
         if sure is None:
             return left
-        why = f"{sure.label} is cheaper and meets the SLO even if every stage is slower by {self.error:.0%}"
+        why = f"{sure.label} is cheaper and meets the SLO even if every stage is slower by {percent(self.error, None)}"
 
         def dearer(c: Candidate) -> Cut | None:
             over = cost(c) > cost(sure) * (1 + 1e-9)
@@ -293,18 +292,17 @@ class _Pruning:
     def worlds(self, left: list[Candidate]) -> list[Candidate]:
         """Behind others, or as good as others that stay, whichever way the profile is wrong.
 
-        Off where looking would take too long: on many GPUs, whose candidates were chosen by simulation.
+        Off where looking takes too long: on many GPUs, whose candidates were chosen by simulation.
         """
         if len(left) <= max(LEAST_ALLOCATIONS, ROOM * self._asked):
             return left
-        runs = len(left) * len(self.requests) * (1 + len(self.problem.further))
-        if FEWEST * runs > WORK:
+        found = standing(self.problem, left, self.requests, self.error, WORK)
+        if found.worlds < FEWEST:
             self.notes.append(
                 f"the check worlds was off: {FEWEST} looks at {len(left)} candidates would simulate more than"
                 f" {WORK / 1e6:.3g} million requests"
             )
             return left
-        found = standing(self.problem, left, self.requests, self.error, min(MOST, WORK // runs))
         if not len(found.close):
             return left
         stays = dict(zip(left, found.worth_keeping(round(ROOM * self._asked)).tolist(), strict=True))

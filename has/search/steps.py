@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from has.core.deployment import POOLS, Deployment
+from has.core.words import signed
 
 BATCHES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """B is stepped to its neighbours in this list."""
@@ -33,7 +34,7 @@ def steps(deployment: Deployment) -> Iterator[tuple[str, Deployment, float]]:
             if changed is not None:
                 yield f"s = {changed.prefill_offload:g}", changed, 1.0
     for load in (1 + LOAD, 1 - LOAD):
-        yield f"{load - 1:+.0%} load", deployment, load
+        yield f"{signed(load - 1, 0)} load", deployment, load
 
 
 def _unit(deployment: Deployment, pool: str) -> int:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from has.core.trial import Progress
+from has.core.words import percent
 
 CHECKPOINTS = 10
 """The backlog is looked at each time another tenth of the requests has been sent."""
@@ -86,7 +87,7 @@ class Watch:
             return None
         return (
             f"too many misses: {progress.missed} of {progress.finished}, where the best so far"
-            f" misses about {likely:.0%}"
+            f" misses about {percent(likely, 0)}"
         )
 
 

@@ -28,8 +28,8 @@ def test_the_words_hold_what_the_data_says(has, inputs) -> None:  # type: ignore
         "B = 2",
         "s = 0.6",
         "s = 0.4",
-        "+10% load",
-        "-10% load",
+        "+10 % load",
+        "-10 % load",
     ):
         assert change in words
 

@@ -42,7 +42,7 @@ def estimated(folder: Path) -> None:
 
 def test_an_estimated_profile_is_said_by_every_command_that_uses_it(has, tiny) -> None:  # type: ignore[no-untyped-def]
     estimated(tiny)
-    words = "ESTIMATE, stated error 30%"
+    words = "ESTIMATE, stated error 30 %"
     files = ("--profile", "p.csv", "--workload", "w.yaml")
     assert words in has("simulate", "d.yaml", *files, "--requests", "50").out
     assert words in has("simulate", "d.yaml", *files, "--requests", "50", "--json").err

@@ -28,7 +28,7 @@ def in_force(command: str, has: Any, *options: str) -> tuple[float, dict[str, fl
         return said.json["rate"], said.json["slo"], said.err
     said = has("simulate", "d.yaml", *FILES, *options, "--requests", "400")
     assert said.status == 0, said.err
-    ttft, tpot, share = re.search(r"TTFT ≤ (\S+) ms and TPOT ≤ (\S+) ms for (\S+)%", said.out).groups()  # type: ignore[union-attr]
+    ttft, tpot, share = re.search(r"TTFT ≤ (\S+) ms and TPOT ≤ (\S+) ms for (\S+) %", said.out).groups()  # type: ignore[union-attr]
     rate = float(re.search(r"offered, requests/s\s+(\S+)", said.out)[1])  # type: ignore[index]
     slo = {"ttft_ms": float(ttft), "tpot_ms": float(tpot), "attainment": float(share) / 100}
     return rate, slo, said.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -227,16 +228,16 @@ def test_the_interrupt_names_the_line_that_goes_on(has, finished, monkeypatch) -
 
     with monkeypatch.context() as patch:
         patch.setattr(search_view.SearchView, "trial_finished", stop_after_two)
-        said = has(*SEARCH, "--run", "run", "--out", "o.yaml")
+        said = has(*SEARCH, "--run", "a run", "--out", "an o.yaml")
     assert said.status == 130
-    assert "2 finished trials kept in run" in said.err
+    assert "2 finished trials kept in a run" in said.err
     line = next(line for line in said.err.splitlines() if "go on: " in line).partition("go on: ")[2]
-    assert line == "has search --resume run --out o.yaml"
-    kept = Path("run/trials.jsonl").read_text()
-    assert "No answer yet: 2 trials" in has("report", "run").out
-    assert has(*line.split()[1:]).status == 0
-    assert Path("run/trials.jsonl").read_text().startswith(kept)
-    assert yaml.safe_load(Path("o.yaml").read_text())["alloc"] == finished.json["best"]["alloc"]
+    assert line == "has search --resume 'a run' --out 'an o.yaml'"
+    kept = Path("a run/trials.jsonl").read_text()
+    assert "No answer yet: 2 trials" in has("report", "a run").out
+    assert has(*shlex.split(line)[1:]).status == 0
+    assert Path("a run/trials.jsonl").read_text().startswith(kept)
+    assert yaml.safe_load(Path("an o.yaml").read_text())["alloc"] == finished.json["best"]["alloc"]
 
 
 def test_nought_is_given_and_nothing_is_not() -> None:

@@ -25,7 +25,7 @@ def trace(inputs: Path) -> Path:
 @pytest.mark.parametrize(
     ("file", "title", "says"),
     [
-        ("d.yaml", "Deployment 2E2P4D B4 s0.5 of tiny-image", "50% of prefills locally"),
+        ("d.yaml", "Deployment 2E2P4D B4 s0.5 of tiny-image", "50 % of prefills locally"),
         ("w.yaml", "Workload w", "lognormal p50 16, p99 60"),
         ("s.yaml", "Search space", "0 to 1 in steps of 0.5"),
         ("p.csv", "Profile of tiny-image on test", "100 % SM"),

@@ -134,7 +134,7 @@ def test_every_prediction_says_its_source_and_its_error(
     if source != "measured":
         for command in ("explain", "simulate"):
             said = has(command, *files)
-            assert f"{metadata.stated_error:.0%}" in said.out + said.err
+            assert f"{100 * metadata.stated_error:g} %" in said.out + said.err
             assert source in said.out + said.err
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from has.core.deployment import Deployment
-from has.report.answer import answer_lines, baseline_table, best_gain_words, gain_percent
+from has.report.answer import answer_lines, baseline_table, best_gain_words, gain
 
 
 def best(**evidence: Any) -> Deployment:
@@ -29,17 +29,17 @@ def objective(name: str, value: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("mine", "other", "name", "gain"),
-    [(6.0, 5.0, "max-rate", 20.0), (4.0, 5.0, "goodput", -20.0), (4.0, 5.0, "cost", 25.0)],
+    ("mine", "other", "name", "share"),
+    [(6.0, 5.0, "max-rate", 0.2), (4.0, 5.0, "goodput", -0.2), (4.0, 5.0, "cost", 0.25)],
 )
-def test_more_is_better_and_for_cost_less(mine: float, other: float, name: str, gain: float) -> None:
-    assert gain_percent(mine, other, name) == pytest.approx(gain)
+def test_more_is_better_and_for_cost_less(mine: float, other: float, name: str, share: float) -> None:
+    assert gain(mine, other, name) == pytest.approx(share)
 
 
 def test_what_cannot_be_compared_is_no_gain() -> None:
-    assert gain_percent(1.0, None, "goodput") is None
-    assert gain_percent(None, 1.0, "goodput") is None
-    assert gain_percent(1.0, 0.0, "goodput") is None
+    assert gain(1.0, None, "goodput") is None
+    assert gain(None, 1.0, "goodput") is None
+    assert gain(1.0, 0.0, "goodput") is None
 
 
 def test_the_gain_is_told_over_the_strongest_baseline() -> None:

@@ -33,9 +33,9 @@ def test_nothing_is_said_where_they_agree(binding: str, busy: dict[str, float]) 
 @pytest.mark.parametrize(
     ("binding", "busy", "says"),
     [
-        ("encode", {"encode": 0.6, "decode": 0.97}, "Decode was busier (97% of the time): a worker counts as busy from one sequence on"),
-        ("decode", {"encode": 0.9, "decode": 0.5}, "Encode was busier (90% of the time): its batches held 2.5 in the mean"),
-        ("decode", {"prefill_local": 0.9, "decode": 0.5}, "Local prefill was busier (90% of the time): it counts as busy while it waits"),
+        ("encode", {"encode": 0.6, "decode": 0.97}, "Decode was busier (97 % of the time): a worker counts as busy from one sequence on"),
+        ("decode", {"encode": 0.9, "decode": 0.5}, "Encode was busier (90 % of the time): its batches held 2.5 in the mean"),
+        ("decode", {"prefill_local": 0.9, "decode": 0.5}, "Local prefill was busier (90 % of the time): it counts as busy while it waits"),
     ],
 )  # fmt: skip
 def test_another_stage_that_was_busier_is_named_with_the_reason(

@@ -59,6 +59,22 @@ def test_figures_are_flush_right_and_words_are_not() -> None:
     assert numeric_columns(Table(("a",), [("12.5 %",), ("+3 %",)])) == [True]
 
 
+def test_a_column_without_a_word_is_not_drawn() -> None:
+    from rich.console import Console
+
+    table = Table(("stage", "figure", "note"), [("encode", None, ""), ("decode", None, "")])
+    out = io.StringIO()
+    Console(file=out, width=100).print(draw(Document("t", (), [Section("s", [table])])))
+    shown = page(Document("t", (), [Section("s", [table])]))
+    for text in (out.getvalue(), shown):
+        assert "note" not in text
+        assert "figure" in text  # not known is said with a dash
+        assert "–" in text
+    told = Table(table.columns, [("encode", None, ""), ("decode", None, "late")])
+    assert "note" in page(Document("t", (), [Section("s", [told])]))
+    assert "note" in page(Document("t", (), [Section("s", [Table(table.columns, [])])]))
+
+
 def test_two_columns_leave_out_what_is_not_known() -> None:
     assert two_columns([("a", 1), ("b", None)]).rows == [("a", 1)]
 

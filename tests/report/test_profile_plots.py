@@ -59,7 +59,7 @@ def test_encode_shows_the_budget_s_line_and_the_chosen_split(profile):
         level, upright = picture.layout["shapes"]
         assert level["y0"] == pytest.approx(1.2e3 * latency.seconds(Stage.ENCODE, batch, tokens))
         assert upright["x0"] == derived.encode_share(batch)
-        assert picture.layout["annotations"][0]["text"] == "+20%"
+        assert picture.layout["annotations"][0]["text"] == "+20 %"
 
 
 def test_points_are_those_of_the_rows_and_the_fit_goes_through_them(profile):

@@ -71,7 +71,7 @@ def test_what_was_simulated_is_not_called_measured(executor: str, word: str) -> 
 
 def test_an_estimate_is_said_with_its_error() -> None:
     said = answer_lines(best(profile={"source": "roofline", "error": 0.25}))
-    assert any(line.startswith("ESTIMATE, stated error 25%") for line in said)
+    assert any(line.startswith("ESTIMATE, stated error 25 %") for line in said)
     assert not any("ESTIMATE" in line for line in answer_lines(best()))
     assert source_words("measured", 0.1) == ""
 
@@ -80,8 +80,8 @@ def test_a_confirmation_under_the_target_is_said() -> None:
     runs = [confirmation(8.5, 0.97), confirmation(11.5, 0.71), confirmation(11.5, 0.1, name="other")]
     (line,) = [line for line in answer_lines(best(confirmations=runs)) if "other arrivals" in line]
     assert line == (
-        "SLO met under other arrivals: 97.0% at 85% of the rate (8.5/s),"
-        " 71.0% at 115% of the rate (11.5/s): BELOW the target of 90%"
+        "SLO met under other arrivals: 97.0 % at 85 % of the rate (8.5/s),"
+        " 71.0 % at 115 % of the rate (11.5/s): BELOW the target of 90 %"
     )
 
 

@@ -68,7 +68,7 @@ def test_steps_in_every_direction() -> None:
     rows = {what: changed for what, changed, _ in steps(deployment())}
     assert list(rows) == [
         "+1 GPU encode", "-1 GPU encode", "+1 GPU prefill", "-1 GPU prefill", "+1 GPU decode", "-1 GPU decode",
-        "B = 6", "B = 2", "s = 0.6", "s = 0.4", "+10% load", "-10% load",
+        "B = 6", "B = 2", "s = 0.6", "s = 0.4", "+10 % load", "-10 % load",
     ]  # fmt: skip
     assert rows["+1 GPU encode"].gpus == 9
     assert rows["B = 2"].encode_batch == 2
@@ -91,8 +91,8 @@ def test_steps_stay_valid_at_the_edges() -> None:
     assert [what for what, _, _ in steps(monolith)] == [
         "+2 GPUs all",
         "-2 GPUs all",
-        "+10% load",
-        "-10% load",
+        "+10 % load",
+        "-10 % load",
     ]
 
 
@@ -128,7 +128,7 @@ def test_steps_say_what_the_stages_could_carry_and_which_gpus_gain_nothing() -> 
         words.removesuffix(" gains nothing") for words in found["advice"][1:] if "nothing" in words
     } == idle
     assert found["advice"][0].startswith(binding)
-    assert rows["+10% load"]["limit_change_percent"] == 0.0
+    assert rows["+10 % load"]["limit_change_percent"] == 0.0
     stages = [(name, c) for name, c in capacities["stages_rps"].items() if name != binding]
     assert all(c >= limit for _, c in stages)
 

@@ -90,8 +90,8 @@ def error_words(errors: Errors) -> str:
     """The error of the fit in a sentence."""
     worst, error = largest_error(errors)
     return (
-        f"Error against the source: rate {signed(100 * errors['rate'])}, CV of the gaps {signed(100 * errors['cv'])}; "
-        f"of the sizes at most {signed(100 * error)} ({worst})."
+        f"Error against the source: rate {signed(errors['rate'])}, CV of the gaps {signed(errors['cv'])}; "
+        f"of the sizes at most {signed(error)} ({worst})."
     )
 
 

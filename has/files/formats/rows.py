@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from has.core.words import percent
 from has.errors import InputError
 from has.files.trace import LAST_ARRIVAL_S, MOST_TOKENS
 
@@ -76,7 +77,7 @@ class Account:
                 "\n".join([f"{self.summary()}: too many", *(f"  {line}" for line in self.first)]),
                 where=self.where,
                 field=self.first[0].partition(":")[0],
-                allowed=f"at most {MOST_BAD_SHARE:.0%} bad rows",
+                allowed=f"at most {percent(MOST_BAD_SHARE, 0)} bad rows",
                 mend=self._mend(),
             )
 
