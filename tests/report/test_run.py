@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from has.core.trial import TrialState
 from has.errors import InputError
 from has.report.html import page
 from has.report.run import load_run, run_data, save_tables
@@ -117,7 +118,14 @@ def test_the_storage_is_optunas_own(small_run: Path, tmp_path: Path) -> None:
     assert len(study.trials) == len(run.trials)
     for seen, trial in zip(study.trials, run.trials, strict=True):
         assert seen.user_attrs["deployment"] == trial.deployment.label
-        assert seen.value == trial.objective
+        assert seen.user_attrs["kind"] == trial.kind
+        assert seen.user_attrs["rate"] == trial.rate
+        assert seen.user_attrs["attainment"] == (trial.figures or {})["attainment"]
+        assert seen.params["topology"] == trial.deployment.topology
+        whole = trial.state is TrialState.COMPLETE
+        assert seen.state.name == ("COMPLETE" if whole else "PRUNED")
+        assert seen.value == (trial.objective if whole else None)
+    assert study.best_value == max(t.objective for t in run.trials if t.state is TrialState.COMPLETE)
     assert "topology" in study.trials_dataframe()["params_topology"].name
 
 
