@@ -5,8 +5,11 @@
 Fronts are processes of their own before the same instances. Requests are drawn once and sent open loop, in
 turns (A B B A ...), so that a machine that slows down slows all. First at a quarter of the load the instances
 carry, then at 80 %. The gateway runs what HAS itself chooses for that split and load from a profile of these
-instances (`chosen`), and with one request a batch (`B=1`: what the gateway itself costs); with --batch N also
-with that bound. Prints a table and, with --out, writes the figures as JSON.
+instances (`chosen`); with --batch N also with that bound. Prints a table, where the time to the first token went,
+and, with --out, writes the figures as JSON.
+
+What is chosen waits for no company at the encoder (`max_wait_ms: 0`): an engine batches by itself, and late-comers
+join what runs.
 
 Instances can be kept between runs: --hold starts them, prints what --attach takes, and waits for SIGINT.
 """
@@ -16,14 +19,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +54,15 @@ from has.trial.url import bench_url
 from tests.engine.tiny_vlm import make
 
 HERE = Path(__file__).parent
-SLO = {"ttft_ms": 5000.0, "tpot_ms": 500.0}
+SLO = {"ttft_ms": 1000.0, "tpot_ms": 100.0}
+GREEDY = {"max_wait_ms": 0.0, "dispatch": "shortest_queue"}
 LOADS = {"25 %": 0.25, "80 %": 0.8}
 FIRST_PORT = 8401
+QUANTILES = (50, 90, 99)
 CONFIDENCE = (2.5, 97.5)
+STAGE = re.compile(
+    r'has:stage_(?P<what>wait|service)_seconds_(?P<of>sum|count){.*stage="(?P<stage>\w+)"} (?P<value>.+)'
+)
 
 
 def workload() -> Workload:
@@ -89,9 +99,8 @@ class Split:
                 "alloc": alloc,
                 "encode_batch": batch,
                 "prefill_offload": 1.0,
-                "max_wait_ms": 0.0,
-                "dispatch": "shortest_queue",
                 "slo": SLO,
+                **GREEDY,
             }
         )
 
@@ -111,11 +120,35 @@ class Split:
             }
         )
         gpus = self.encode + self.prefill + self.decode
-        return search(gpus, profile, workload(), space=space, rate=rate, trials=4, seed=0).best
+        return search(
+            gpus, profile, workload(), space=space, rate=rate, trials=4, seed=0, settings=GREEDY
+        ).best
+
+
+@dataclass(frozen=True)
+class Front:
+    """A front that serves at `url`; `stages` reads what the stages have taken so far: {stage: (times, seconds)}."""
+
+    url: str
+    pid: int
+    stages: Callable[[], dict[str, tuple[float, float]]]
+
+    @property
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine_cpu_s() -> float:
+    """CPU time of everything that runs here, of instances and fronts alike."""
+    user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def front(words: list[str], port: int) -> Iterator[str]:
+def front(
+    words: list[str], port: int, stages: Callable[[str], dict[str, tuple[float, float]]]
+) -> Iterator[Front]:
     """A front on `port`, ready."""
     env = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
     process = subprocess.Popen(
@@ -133,7 +166,7 @@ def front(words: list[str], port: int) -> Iterator[str]:
             time.sleep(0.2)
         else:
             raise SystemExit(f"{url} does not come up")
-        yield url
+        yield Front(url, process.pid, lambda: stages(url))
     finally:
         process.terminate()
         process.wait(30)
@@ -143,14 +176,25 @@ def gateway(deployment: Deployment, urls: Urls, folder: str, port: int) -> Any:
     path = Path(folder) / f"{port}.yaml"
     save_deployment(deployment, path)
     attach = ",".join(f"{pool}={url}" for pool, _, url in urls.all())
-    return front(["-m", "has", "deploy", str(path), "--engine", "vllm", "--attach", attach, "-q"], port)
+    words = ["-m", "has", "deploy", str(path), "--engine", "vllm", "--attach", attach, "-q"]
+
+    def stages(url: str) -> dict[str, tuple[float, float]]:
+        """Waits and services of its own metrics."""
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for line in httpx.get(f"{url}/metrics", trust_env=False).text.splitlines():
+            match = STAGE.match(line)
+            if match:
+                found[f"{match['stage']} {match['what']}"][match["of"]] = float(match["value"])
+        return {name: (of["count"], of["sum"]) for name, of in found.items()}
+
+    return front(words, port, stages)
 
 
 def random_proxy(urls: Urls, port: int) -> Any:
     words = [str(HERE / "random_proxy.py")]
     for pool in ("encode", "prefill", "decode"):
         words += [f"--{pool}", ",".join(getattr(urls, pool))]
-    return front(words, port)
+    return front(words, port, lambda url: httpx.get(f"{url}/stages", trust_env=False).json())
 
 
 def ttfts_ms(url: str, requests: Requests, seed: int) -> tuple[np.ndarray, float, int]:
@@ -162,70 +206,118 @@ def ttfts_ms(url: str, requests: Requests, seed: int) -> tuple[np.ndarray, float
     return ttft, int(done.sum()) / span_s, int((~done).sum())
 
 
-def capacity_of(urls: Urls, split: Split, folder: str) -> float:
-    """Requests a second that the instances carry, behind whichever front gets more out of them."""
+def capacities_of(urls: Urls, split: Split, folder: str) -> dict[str, float]:
+    """Requests a second that the instances carry behind each of the fronts."""
     base = draw_requests(workload(), rate=1.0, requests=40, seed=5)
-    rates = []
-    for port, opened in (
-        (FIRST_PORT, gateway(split.deployment(4), urls, folder, FIRST_PORT)),
-        (FIRST_PORT + 1, random_proxy(urls, FIRST_PORT + 1)),
+    rates = {}
+    for name, port, opened in (
+        ("gateway", FIRST_PORT, gateway(split.deployment(4), urls, folder, FIRST_PORT)),
+        ("random", FIRST_PORT + 1, random_proxy(urls, FIRST_PORT + 1)),
     ):
-        with opened as url:
-            ttfts_ms(url, at_rate(base[:12], 3.0), 90 + port)  # warm
-            rates.append(ttfts_ms(url, at_rate(base, 50.0), 190 + port)[1])
-    return max(rates)
+        with opened as of:
+            ttfts_ms(of.url, at_rate(base[:12], 3.0), 90 + port)  # warm
+            rates[name] = ttfts_ms(of.url, at_rate(base, 50.0), 190 + port)[1]
+    return rates
+
+
+@dataclass
+class Seen:
+    """What one front did over all rounds."""
+
+    ttft_ms: list[np.ndarray] = field(default_factory=list)
+    failed: int = 0
+    front_cpu_s: float = 0.0
+    machine_cpu_s: float = 0.0
+    stages: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+
+    @property
+    def flat(self) -> np.ndarray:
+        return np.concatenate(self.ttft_ms)
+
+    def run(self, of: Front, requests: Requests, seed: int) -> None:
+        before, front_s, machine_s = of.stages(), of.cpu_s, machine_cpu_s()
+        ttft, _, lost = ttfts_ms(of.url, requests, seed)
+        self.ttft_ms.append(ttft)
+        self.failed += lost
+        self.front_cpu_s += of.cpu_s - front_s
+        self.machine_cpu_s += machine_cpu_s() - machine_s
+        for name, (times, seconds) in of.stages().items():
+            earlier = before.get(name, (0.0, 0.0))
+            self.stages[name][0] += times - earlier[0]
+            self.stages[name][1] += seconds - earlier[1]
+
+    def figures(self) -> dict[str, Any]:
+        requests = len(self.flat)
+        return {
+            "requests": requests,
+            "failed": self.failed,
+            "ttft_ms": [float(q) for q in np.nanpercentile(self.flat, QUANTILES)],
+            "mean_ms": float(np.nanmean(self.flat)),
+            "front_cpu_ms": 1e3 * self.front_cpu_s / requests,
+            "machine_cpu_ms": 1e3 * self.machine_cpu_s / requests,
+            "stages_ms": {name: 1e3 * s / n for name, (n, s) in sorted(self.stages.items()) if n},
+        }
 
 
 def compare(
-    deployments: dict[str, Deployment], urls: Urls, requests: Requests, rounds: int, folder: str
+    deployments: dict[str, Deployment], urls: Urls, rate: float, requests: int, rounds: int, folder: str
 ) -> dict[str, Any]:
-    """TTFT of each deployment and of the random proxy, over the same requests in turns."""
-    seen: dict[str, list[np.ndarray]] = {}
-    failed: dict[str, int] = {}
+    """Each deployment and the random proxy, over the same requests in turns; every round has requests of its own."""
+    seen: dict[str, Seen] = defaultdict(Seen)
     with ExitStack() as fronts:
         where = {
             name: fronts.enter_context(gateway(deployment, urls, folder, FIRST_PORT + 1 + i))
             for i, (name, deployment) in enumerate(deployments.items())
         }
         where["random"] = fronts.enter_context(random_proxy(urls, FIRST_PORT))
-        for url in where.values():
-            ttfts_ms(url, at_rate(requests[:8], 3.0), 77)  # connections, code paths
+        warm = draw_requests(workload(), rate=3.0, requests=10, seed=77)
+        for of in where.values():
+            ttfts_ms(of.url, warm, 77)  # connections, code paths
         for turn in range(rounds):
+            drawn = draw_requests(workload(), rate=rate, requests=requests, seed=3 + turn)
             for name in list(where) if turn % 2 == 0 else list(reversed(where)):
-                ttft, _, lost = ttfts_ms(where[name], requests, turn)
-                seen.setdefault(name, []).append(ttft)
-                failed[name] = failed.get(name, 0) + lost
-    result: dict[str, Any] = {"failed": failed, "requests": rounds * len(requests)}
-    flat = {name: np.concatenate(runs) for name, runs in seen.items()}
-    result["ms"] = {
-        name: [float(q) for q in np.nanpercentile(ttft, (50, 90, 99))] for name, ttft in flat.items()
-    }
+                seen[name].run(where[name], drawn, turn)
+                told = [round(q) for q in np.nanpercentile(seen[name].ttft_ms[-1], QUANTILES)]
+                print(f"round {turn + 1} {name}: TTFT p50, p90, p99 {told} ms", file=sys.stderr, flush=True)
+    result = {name: one.figures() for name, one in seen.items()}
     for name in deployments:
-        result[name] = ratios(flat[name], flat["random"])
+        result[name] |= ratios(seen[name].ttft_ms, seen["random"].ttft_ms)
     return result
 
 
-def ratios(ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
-    """p50, p90 and p99 over the other's, and the interval of the first by resampling requests (all fronts had the same)."""
+def ratios(ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, Any]:
+    """p50, p90 and p99 over the other's; their intervals by resampling requests (both had the same); and each round's."""
 
-    def of(index: np.ndarray) -> np.ndarray:
-        return np.nanpercentile(ours[index], (50, 90, 99)) / np.nanpercentile(theirs[index], (50, 90, 99))
+    def of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.nanpercentile(a, QUANTILES) / np.nanpercentile(b, QUANTILES)
 
+    a, b = np.concatenate(ours), np.concatenate(theirs)
     rng = np.random.default_rng(0)
-    drawn = np.array([of(rng.integers(0, len(ours), len(ours))) for _ in range(400)])
-    low, high = np.percentile(drawn[:, 0], CONFIDENCE)
-    return {"ratios": [float(r) for r in of(np.arange(len(ours)))], "p50_interval": [float(low), float(high)]}
+    drawn = np.array([of(a[i], b[i]) for i in (rng.integers(0, len(a), len(a)) for _ in range(1000))])
+    return {
+        "ratios": of(a, b).tolist(),
+        "intervals": np.percentile(drawn, CONFIDENCE, axis=0).T.tolist(),
+        "rounds": [of(x, y).tolist() for x, y in zip(ours, theirs, strict=True)],
+    }
 
 
 def shown(load: str, name: str, deployment: Deployment, result: dict[str, Any]) -> str:
-    p50, p90, p99 = result[name]["ratios"]
-    low, high = result[name]["p50_interval"]
-    wait = "" if deployment.max_wait_ms is None else f", waits at most {deployment.max_wait_ms:g} ms"
-    return (
-        f"{load} {name} (B {deployment.encode_batch}{wait}): TTFT over random's p50 {p50:.3f} ({low:.3f}-{high:.3f}),"
-        f" p90 {p90:.3f}, p99 {p99:.3f}; ms {[round(v) for v in result['ms'][name]]} and"
-        f" {[round(v) for v in result['ms']['random']]}; failed {result['failed'][name]} and {result['failed']['random']}"
+    ours, theirs = result[name], result["random"]
+    ratio = ", ".join(
+        f"{q} {value:.3f} ({low:.3f}-{high:.3f})"
+        for q, value, (low, high) in zip(
+            ("p50", "p90", "p99"), ours["ratios"], ours["intervals"], strict=True
+        )
     )
+    lines = [f"{load}, {name} (B {deployment.encode_batch}): TTFT over random's {ratio}"]
+    for who, figures in ((name, ours), ("random", theirs)):
+        stages = ", ".join(f"{stage} {ms:.0f}" for stage, ms in figures["stages_ms"].items())
+        lines.append(
+            f"  {who}: {[round(v) for v in figures['ttft_ms']]} ms, mean {figures['mean_ms']:.0f}; CPU a request"
+            f" {figures['front_cpu_ms']:.1f} ms of its own, {figures['machine_cpu_ms']:.0f} in all; {stages};"
+            f" {figures['failed']} of {figures['requests']} without text"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -234,6 +326,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--batch", type=int, action="append", default=[], help="also with this B")
+    parser.add_argument("--no-choice", action="store_true", help="only with the B of --batch")
     parser.add_argument("--load", action="append", choices=LOADS, help="only at this load")
     parser.add_argument("--capacity", type=float, help="requests a second; measured if not given")
     parser.add_argument(
@@ -246,7 +339,7 @@ def main() -> None:
     asked = parser.parse_args()
     encode, prefill, decode = map(int, asked.split.split(","))
     with tempfile.TemporaryDirectory() as folder:
-        model = asked.model or str(make(Path(folder) / "qwen2_5-vl-tiny"))
+        model = asked.model or str(make(Path(folder) / "qwen2_5-vl-tiny", printable=True))
         split = Split(encode, prefill, decode, model)
         plan = split.deployment(4)
         if asked.attach is not None:
@@ -273,22 +366,26 @@ def main() -> None:
 
 
 def measure(asked: argparse.Namespace, split: Split, urls: Urls, profile: Profile, folder: str) -> None:
-    capacity = asked.capacity or capacity_of(urls, split, folder)
-    print(f"split {asked.split}: the instances carry {capacity:.2f} requests/s", flush=True)
-    result: dict[str, Any] = {"capacity_rps": capacity, "split": asked.split}
-    base = draw_requests(workload(), rate=1.0, requests=asked.requests, seed=3)
+    result: dict[str, Any] = {"split": asked.split, "capacities_rps": {}}
+    capacity = asked.capacity
+    if capacity is None:
+        result["capacities_rps"] = capacities_of(urls, split, folder)
+        capacity = max(result["capacities_rps"].values())
+        print(
+            f"split {asked.split}: the instances carry, in requests/s, {result['capacities_rps']}", flush=True
+        )
     for load in asked.load or LOADS:
         rate = LOADS[load] * capacity
-        deployments = {"chosen": split.chosen(profile, rate), "B=1": split.deployment(1)}
+        deployments = {} if asked.no_choice else {"chosen": split.chosen(profile, rate)}
         deployments |= {f"B={batch}": split.deployment(batch) for batch in asked.batch}
-        result[load] = compare(deployments, urls, at_rate(base, rate), asked.rounds, folder)
+        result[load] = compare(deployments, urls, rate, asked.requests, asked.rounds, folder)
         for name, deployment in deployments.items():
             result[load][name]["deployment"] = deployment.model_dump(
                 mode="json", exclude_none=True, exclude={"evidence"}
             )
             print(shown(load, name, deployment, result[load]), flush=True)
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(result, indent=1))
+        if asked.out is not None:
+            asked.out.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

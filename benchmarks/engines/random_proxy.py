@@ -4,6 +4,8 @@ What engines' example proxies do: all images of a request are encoded at once, o
 when all have answered, prefill; then decode is streamed. No batching, no queue, no load, no retries.
 
     python benchmarks/engines/random_proxy.py --port 8001 --encode URL,URL --prefill URL --decode URL,URL
+
+`/stages` says what the stages took: [requests, seconds] each, decode until its first bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import argparse
 import asyncio
 import itertools
 import random
+import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -44,6 +48,18 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
         result: dict[str, Any] = answer.json()
         return result
 
+    stages: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+
+    def done(stage: str, since_s: float) -> float:
+        now_s = time.monotonic()
+        stages[stage][0] += 1
+        stages[stage][1] += now_s - since_s
+        return now_s
+
+    @app.get("/stages")
+    async def seen() -> JSONResponse:
+        return JSONResponse(stages)
+
     @app.get("/v1/models")
     async def models() -> JSONResponse:
         return JSONResponse((await client.get(f"{decode[0]}/v1/models")).json())
@@ -65,7 +81,9 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
             )
             handles.update(answer["ec_transfer_params"])
 
+        at_s = time.monotonic()
         await asyncio.gather(*(encoded(i, part) for i, part in enumerate(media)))
+        at_s = done("encode", at_s)
         for part in media:
             (report,) = [handles[part["uuid"]]]
             kind = MEDIA[part.pop("type")]
@@ -75,6 +93,7 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
         first = {k: v for k, v in body.items() if k not in ("stream_options", "max_completion_tokens")}
         first |= {"stream": False, "max_tokens": 1, "kv_transfer_params": REMOTE_DECODE}
         answer = await post(rng.choice(prefill), first | {"ec_transfer_params": handles}, name)
+        at_s = done("prefill", at_s)
         last = body | {"kv_transfer_params": answer["kv_transfer_params"]}
         url = rng.choice(decode)
         if not body.get("stream"):
@@ -82,7 +101,10 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
 
         async def stream() -> AsyncIterator[bytes]:
             async with client.stream("POST", url + PATH, json=last, headers={"x-request-id": name}) as answer:
-                async for piece in answer.aiter_bytes():
+                pieces = answer.aiter_bytes()
+                yield await anext(pieces)
+                done("first", at_s)
+                async for piece in pieces:
                     yield piece
 
         return StreamingResponse(stream(), media_type="text/event-stream")

@@ -22,8 +22,8 @@ TEMPLATE = (
 WIDTH, HEADS, LAYERS = 128, 2, 2
 
 
-def make(folder: Path) -> Path:
-    """Write the model to `folder`, which is its own name too."""
+def make(folder: Path, *, printable: bool = False) -> Path:
+    """Write the model to `folder`, which is its own name too. `printable`: every token it says is text that shows at once."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -91,6 +91,14 @@ def make(folder: Path) -> Path:
         for parameter in model.parameters():
             if parameter.dim() >= 2:
                 parameter.normal_(0, 0.08)
+        if printable:
+            texts = [tokenizer.decode([token]) for token in range(tokenizer.get_vocab_size())]
+            shows = [
+                token for token, text in enumerate(texts) if text.isascii() and text.isprintable() and text
+            ]
+            mute = torch.ones(len(model.lm_head.weight), dtype=torch.bool)
+            mute[shows] = False
+            model.lm_head.weight[mute] = 0.0  # drawn wide as they are, some of the others are always above
     model.save_pretrained(folder)
     config.save_pretrained(folder)
     processor = {
