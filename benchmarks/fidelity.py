@@ -25,12 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from fidelity_dispatch import as_dispatched
 from fidelity_plot import plot
 from fidelity_tables import Comparison, document
 
 from has.core.deployment import Deployment
 from has.core.figures import figures
 from has.core.profile import Profile
+from has.core.records import COLUMNS, NEVER, Records
 from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.stage import Beside
@@ -121,6 +124,17 @@ class Plan:
         prepared = simulator.prepare(requests, self.seed if seed is None else seed)
         return brief(figures(simulator.run(self.deployments[name], prepared, rate=rate), self.slo))
 
+    def as_dispatched(
+        self, name: str, requests: Requests, rate: float, live: Records
+    ) -> dict[str, float] | None:
+        """Simulated with the workers that `live` drew; None where nothing is drawn, or not so."""
+        deployment = self.deployments[name]
+        if deployment.dispatch != "random":
+            return None
+        prepared = self.simulator.prepare(requests, self.seed)
+        records = as_dispatched(self.simulator, deployment, prepared, live, rate)
+        return None if records is None else brief(figures(records, self.slo))
+
 
 FIRST, AGAIN = "fidelity.jsonl", "again.jsonl"
 
@@ -172,7 +186,21 @@ def rows(out: Path, name: str = FIRST) -> list[dict[str, Any]]:
     return list(read_lines(path)) if path.exists() else []
 
 
-def compare(plan: Plan, found: list[dict[str, Any]], again: list[dict[str, Any]]) -> list[Comparison]:
+def live_records(out: Path, row: dict[str, Any], requests: Requests) -> Records:
+    table = pd.read_parquet(out / f"{row['deployment']}-{row['load']}.parquet")
+    records = Records.empty(requests)
+    for column in COLUMNS:
+        if column == "route":  # nobody draws it
+            continue
+        instant = column.endswith("_ns")
+        values = table[column.replace("_ns", "_s")].astype("float64") * (1e9 if instant else 1)
+        setattr(records, column, np.rint(values.fillna(NEVER)).to_numpy(np.int64))
+    return records
+
+
+def compare(
+    plan: Plan, out: Path, found: list[dict[str, Any]], again: list[dict[str, Any]]
+) -> list[Comparison]:
     """Each live run beside what the simulator says of the same arrivals, in the order of the file."""
     compared = []
     repeated = {(row["deployment"], row["load"]): row["live"] for row in again}
@@ -191,6 +219,7 @@ def compare(plan: Plan, found: list[dict[str, Any]], again: list[dict[str, Any]]
                 alone=plan.simulated(plan.simulator_alone, name, sent, rate),
                 dispatched=[plan.simulated(plan.simulator, name, sent, rate, seed) for seed in seeds],
                 again=repeated.get((name, row["load"])),
+                drawn=plan.as_dispatched(name, sent, rate, live_records(out, row, sent)),
             )
         )
     return compared
@@ -222,7 +251,7 @@ def main() -> None:
     plan = Plan(profile_of(arguments.out), arguments.requests)
     if not arguments.table:
         measure(plan, arguments.out, arguments.only, arguments.load, AGAIN if arguments.again else FIRST)
-    compared = compare(plan, rows(arguments.out), rows(arguments.out, AGAIN))
+    compared = compare(plan, arguments.out, rows(arguments.out), rows(arguments.out, AGAIN))
     done = {(c.name, c.load) for c in compared}
     refused = [r for r in rows(arguments.out, "refused.jsonl") if (r["deployment"], r["load"]) not in done]
     text, picture = document(compared, refused, len(plan.requests)), plot(compared)

@@ -24,7 +24,8 @@ NAMES = {
 @dataclass(frozen=True)
 class Comparison:
     """One live run. `alone`: simulated from a profile without beside rows. `dispatched`: simulated as `simulated`,
-    but with other draws of dispatch (empty where nothing is drawn). `again`: the same live run once more, if it was made."""
+    but with other draws of dispatch (empty where nothing is drawn). `again`: the same live run once more, if it was made.
+    `drawn`: simulated with the workers that the live run drew (None where nothing is drawn)."""
 
     name: str
     label: str
@@ -34,6 +35,11 @@ class Comparison:
     alone: dict[str, float]
     dispatched: list[dict[str, float]]
     again: dict[str, float] | None = None
+    drawn: dict[str, float] | None = None
+
+    @property
+    def same_draws(self) -> dict[str, float]:
+        return self.simulated if self.drawn is None else self.drawn
 
     def off(self, figure: str, against: dict[str, float] | None = None) -> float:
         """Percent that live is above `against` (attainment: points)."""
@@ -72,6 +78,10 @@ def document(compared: list[Comparison], refused: list[dict[str, Any]], requests
         _alone(compared),
         "\n## Chance in dispatch\n",
         _chance(compared),
+        "\n## With the workers that live drew\n",
+        "The same again, but where dispatch is random the simulator sends each request to the worker that the live run drew for it:"
+        " chance is the same on both sides, and what is left is error.\n",
+        _verdicts(compared, "same_draws"),
     ]
     if refused:
         parts.append("\n## Refused by the gate, not measured yet\n")
@@ -170,9 +180,9 @@ def repeat_noise(compared: list[Comparison], figure: str) -> float | None:
 def _ranking(compared: list[Comparison]) -> str:
     """τ plain; and, where runs were repeated, what a repeat of the live runs themselves makes of the ranking."""
     lines = [
-        "| goodput, ranked over | Kendall τ, measured profile | Kendall τ, alone | live against live again |"
+        "| goodput, ranked over | Kendall τ, measured profile | with live's draws | alone | live against live again |"
         " two runs differ by up to | τ of pairs farther apart | pairs |",
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for load in [*dict.fromkeys(c.load for c in compared), "all runs"]:
         runs = [c for c in compared if load in (c.load, "all runs")]
@@ -182,7 +192,7 @@ def _ranking(compared: list[Comparison]) -> str:
         there = [c.simulated["goodput_rps"] for c in runs]
         taus = [
             kendalltau(live, [getattr(c, w)["goodput_rps"] for c in runs]).statistic
-            for w in ("simulated", "alone")
+            for w in ("simulated", "same_draws", "alone")
         ]
         cells = [f"{load} ({len(runs)})", *(f"{tau:.2f}" for tau in taus)]
         twice = [c for c in runs if c.again is not None]
@@ -224,9 +234,10 @@ def _chance(compared: list[Comparison]) -> str:
     lines = [
         "Where dispatch is random, draws go in order of time: a request that is a millisecond early in life takes another's"
         " draw. Live is then one of many equally good runs, and stands here beside the mean and the standard deviation (sd) of"
-        f" the same run simulated with {max((len(c.dispatched) for c in compared), default=0)} other seeds of dispatch.\n",
-        "| deployment | load | throughput, off the mean | sd | TTFT mean, off | sd | TPOT mean, off | sd |",
-        "|---|---|---|---|---|---|---|---|",
+        f" the same run simulated with {max((len(c.dispatched) for c in compared), default=0)} other seeds of dispatch, and"
+        " beside the same run with the workers that live drew (*own*).\n",
+        "| deployment | load | throughput, off the mean | sd | own | TTFT mean, off | sd | own | TPOT mean, off | sd | own |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for c in compared:
         if not c.dispatched:
@@ -234,6 +245,7 @@ def _chance(compared: list[Comparison]) -> str:
         mean = c.mean_dispatched
         cells = []
         for figure in ("throughput_rps", "ttft_ms", "tpot_ms"):
-            cells += [f"{c.off(figure, mean):+.1f} %", f"{c.spread(figure):.1f} %"]
+            own = "" if c.drawn is None else f"{c.off(figure, c.drawn):+.1f} %"
+            cells += [f"{c.off(figure, mean):+.1f} %", f"{c.spread(figure):.1f} %", own]
         lines.append(f"| {c.name} | {c.load} | {' | '.join(cells)} |")
     return "\n".join(lines)

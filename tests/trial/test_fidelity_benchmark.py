@@ -45,7 +45,7 @@ def test_what_agrees_is_said_to_agree() -> None:
     text = document([run("a", "saturated"), run("bc", "saturated", 1.01), run("a", "0.85")], [], 200)
     assert "No single run is beyond them." in text
     assert "| saturated | throughput | 0.5 % | 2 %, worst 5 % | +1.0 % | bc |" in text
-    assert "| saturated (2) | 1.00 | 1.00 |  |" in text
+    assert "| saturated (2) | 1.00 | 1.00 | 1.00 |  |" in text
 
 
 def test_pairs_that_a_repeat_may_turn_round_do_not_count_against_the_ranking() -> None:
@@ -59,7 +59,7 @@ def test_pairs_that_a_repeat_may_turn_round_do_not_count_against_the_ranking() -
     assert repeat_noise(repeated, "goodput_rps") == pytest.approx(0.196)
     assert repeat_noise([run("a", "saturated")], "goodput_rps") is None
     text = document(repeated, [], 200)
-    assert "| saturated (2) | 1.00 | 1.00 | 1.00 (2) | 0.20 req/s | 1.00 | 1 of 1 |" in text
+    assert "| saturated (2) | 1.00 | 1.00 | 1.00 | 1.00 (2) | 0.20 req/s | 1.00 | 1 of 1 |" in text
 
 
 def test_a_miss_is_named_with_what_chance_makes_of_it() -> None:
