@@ -33,6 +33,7 @@ EXTRAS = {
         "prometheus_client",
     ),
     "cuda": ("cuda.bindings", "pynvml"),
+    "silicon": ("aiconfigurator_core",),
     "skopt": ("skopt",),
 }
 """The modules that each extra of the installation brings."""
@@ -40,6 +41,7 @@ EXTRAS = {
 EXTRA_DOES = {
     "runtime": "profiling, live trials, serving",
     "cuda": "SM partitions and clocks of NVIDIA GPUs",
+    "silicon": "estimates from measured kernels (--source silicon)",
     "skopt": "--sampler skopt-gp",
 }
 

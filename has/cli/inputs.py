@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,23 +55,22 @@ def fitting_profile(model: str, device: str, folder: Path = Path()) -> Path | No
     the device model and the nominal table in force, for a profile of another machine, or from before the
     table was measured anew, foretells other times than live trials would show.
     """
-    found = []
-    for path in _candidates(folder):
-        try:
-            from has.files.profile import metadata_of
-
-            metadata = metadata_of(path)
-        except HasError:  # some other table
-            continue
-        if metadata.model == model and fits(metadata, device):
-            found.append((metadata.date or "", path.stat().st_mtime, str(path), path))
+    found = [
+        (metadata.date or "", path.stat().st_mtime, str(path), path)
+        for path, metadata in _here(folder)
+        if metadata.model == model and fits(metadata, device)
+    ]
     return max(found)[-1] if found else None
 
 
-def _candidates(folder: Path) -> Iterator[Path]:
-    yield from sorted(folder.glob("*.parquet"))
-    yield from sorted(folder.glob("profiles/*.parquet"))
-    yield from sorted(folder.glob("results/*/profile*.parquet"))
+def _here(folder: Path) -> Iterator[tuple[Path, ProfileMetadata]]:
+    """The profiles in a folder, its `profiles/` and its runs."""
+    from has.files.profile import metadata_of
+
+    for pattern in ("*.parquet", "profiles/*.parquet", "results/*/profile*.parquet"):
+        for path in sorted(folder.glob(pattern)):
+            with suppress(HasError):  # some other table
+                yield path, metadata_of(path)
 
 
 def fits(metadata: ProfileMetadata, device: str) -> bool:
@@ -141,12 +141,16 @@ def how_to_get_a_profile(model: str) -> str:
             "give --profile FILE, measured or computed elsewhere. Only models of the shipped facts can be estimated"
             f" here, for instance: has profile --model {known} --gpu {EXAMPLE_GPU}"
         )
-    estimates = shipped_estimates(model)
-    if not estimates:
+    name = facts.find_model(model)["name"]
+    found = {
+        shlex.quote(str(path)): f"{told.device}, here" for path, told in _here(Path()) if told.model == name
+    }
+    found |= {path.stem: gpu for gpu, path in shipped_estimates(model).items()}
+    if not found:
         return f"give --profile FILE, or estimate one: has profile --model {model} --gpu {EXAMPLE_GPU}"
-    listed = "".join(f"\n    --profile {path.stem}    {gpu}" for gpu, path in estimates.items())
+    listed = "".join(f"\n    --profile {name}    {gpu}" for name, gpu in found.items())
     return (
-        f"name the GPU by one of the estimates that ship (for another: has profile --model {model} --gpu NAME):"
+        f"name the GPU by a profile that is here or ships (for another: has profile --model {model} --gpu NAME):"
         f"{listed}"
     )
 
@@ -242,7 +246,7 @@ def evidence_for(
             profile = fitting_profile(deployment.model, "cpu") or shipped_profile(deployment.model)
             if profile is None:
                 raise InputError(
-                    f"no profile of {deployment.model} is here, and the deployment names no run that is",
+                    f"no profile of {deployment.model} was named, and the deployment names no run that is here",
                     where=str(file),
                     field="evidence.run",
                     mend=how_to_get_a_profile(deployment.model),

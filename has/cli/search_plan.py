@@ -371,7 +371,7 @@ def _profile(model: str, device: str, live: bool, talk: Talk, defaults: Defaults
         return load_profile(found)
     if device == "cpu" and not is_bundled(model):
         raise MissingError(
-            f"no profile of {model} is here, and the cpu device measures only the bundled models",
+            f"no profile of {model} was named, and the cpu device measures only the bundled models",
             mend=inputs.how_to_get_a_profile(model),
         )
     shipped = inputs.shipped_profile(model)

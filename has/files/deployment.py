@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from has.core.deployment import Deployment
+from has.errors import InputError
 from has.files.atomic import write_atomic
 from has.files.plain import prune, short
+from has.files.reading import existing
 from has.files.validate import validate
 from has.files.yaml import dump_yaml, load_yaml
 
@@ -32,6 +34,11 @@ _ALWAYS = [
 
 def load_deployment(path: str | Path) -> Deployment:
     """Raises InputError: file, field, value, what is allowed, the mend."""
+    try:
+        existing(path)
+    except InputError as error:
+        error.mend = f"{error.mend}; has search writes one" if error.mend else error.mend
+        raise
     return validate(Deployment, load_yaml(path), str(path))
 
 

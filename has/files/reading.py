@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
 from has.errors import InputError
+from has.files.names import did_you_mean
+
+MOST_LOOKED_AT = 1000
+"""Names of a folder among which one that is alike is looked for."""
+
+
+def alike(path: Path, *, folders: bool = False) -> list[Path]:
+    """Files (or folders) where `path` is not, whose names it may be a slip for."""
+    try:
+        looked_at = islice(path.parent.iterdir(), MOST_LOOKED_AT)
+        names = [near.name for near in looked_at if (near.is_dir() if folders else near.is_file())]
+    except (OSError, ValueError):
+        return []
+    return [
+        path.with_name(name)
+        for name in get_close_matches(path.name, names, n=2, cutoff=0.8)
+        if name != path.name
+    ]
 
 
 def existing(path: str | Path) -> Path:
@@ -26,7 +46,11 @@ def existing(path: str | Path) -> Path:
         if path.is_dir():
             raise InputError("is a folder, not a file", where=str(path), mend="name the file inside it")
         if not path.exists():
-            raise InputError("no such file", where=str(path), mend="check the spelling of the path")
+            raise InputError(
+                "no such file",
+                where=str(path),
+                mend=did_you_mean([str(near) for near in alike(path)]) or "check the spelling of the path",
+            )
         if path.is_char_device() or path.is_block_device() or path.is_socket():
             raise InputError("is a device, not a file", where=str(path))
         if not path.is_file():

@@ -9,7 +9,7 @@ from typing import Literal
 
 from has.errors import InputError, MissingError
 from has.files.names import did_you_mean, either, meant, near
-from has.files.reading import existing
+from has.files.reading import alike, existing
 
 Kind = Literal["profiles", "search_spaces", "workloads"]
 
@@ -18,6 +18,8 @@ _IN_CHECKOUT = {"profiles": "profiles", "search_spaces": "search_spaces", "workl
 _ONE: dict[Kind, str] = {"profiles": "profile", "search_spaces": "search space", "workloads": "workload"}
 KINDS: tuple[Kind, ...] = tuple(_ONE)
 _ENDINGS: dict[Kind, str] = {"profiles": ".parquet", "search_spaces": ".yaml", "workloads": ".yaml"}
+MOST_LISTED = 12
+"""More names than this are counted in an error, not listed."""
 _WRITTEN = (".yaml", ".yml", ".parquet", ".csv", ".jsonl", ".json")
 """Endings of files: with one of these, a name is that of a file."""
 
@@ -57,9 +59,11 @@ def named(given: str | Path, *kinds: Kind) -> Path:
         if _is_there(given):  # and is no file: that is what is wrong with it
             raise
         if not bare:
-            alike = near(ships, _without_ending(Path(name).name))
-            if alike:
-                error.mend = f"{error.mend}; {either(alike)} ships with HAS, and goes by that name alone"
+            shipped_ones = near(ships, _without_ending(Path(name).name))
+            if shipped_ones:
+                error.mend = (
+                    f"{error.mend}; {either(shipped_ones)} ships with HAS, and goes by that name alone"
+                )
             raise
         what = either([_ONE[kind] for kind in kinds])
         if can:
@@ -71,9 +75,19 @@ def named(given: str | Path, *kinds: Kind) -> Path:
         raise InputError(
             f"no such file, and no {what} of that name ships with HAS",
             where=name,
-            allowed=f"a file, or one of {', '.join(ships)}",
-            mend=did_you_mean(near(ships, name)) or "check the spelling",
+            allowed=f"a file, or one of {'; '.join(map(_listed, kinds))}",
+            mend=did_you_mean([*map(str, alike(Path(name))), *near(ships, name)]) or "check the spelling",
         ) from None
+
+
+def _listed(kind: Kind) -> str:
+    """The names of a kind; of very many how many, and where they stand."""
+    ships = names(kind)
+    return (
+        ", ".join(ships)
+        if len(ships) <= MOST_LISTED
+        else f"{len(ships)} {kind} (has doctor --json lists them)"
+    )
 
 
 def _is_file(path: str | Path) -> bool:

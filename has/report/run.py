@@ -19,7 +19,8 @@ from has.core.trial import Trial
 from has.errors import InputError
 from has.files.deployment import load_deployment
 from has.files.jsonl import read_lines
-from has.files.reading import read_text
+from has.files.names import did_you_mean
+from has.files.reading import alike, read_text
 from has.files.tables import save_table
 from has.search.journal import read_manifest, trial_from_line, trial_rows
 
@@ -54,6 +55,8 @@ def load_run(folder: Path) -> Run:
             "no such folder",
             where=str(folder),
             allowed="a run folder as has search writes it, results/<date>-<name>",
+            mend=did_you_mean([str(near) for near in alike(folder, folders=True)])
+            or "look for it: ls results",
         )
     manifest = read_manifest(folder)
     journal, best = folder / "trials.jsonl", folder / "best.yaml"

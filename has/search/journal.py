@@ -29,7 +29,9 @@ from has.core.workload import Workload
 from has.errors import InputError, RunError
 from has.files.atomic import clear_temporaries, write_atomic
 from has.files.jsonl import append_line, read_lines
+from has.files.names import did_you_mean
 from has.files.profile import load_profile, save_profile
+from has.files.reading import alike
 from has.files.space import load_space, save_space
 from has.files.validate import validate
 from has.files.workload import load_workload, save_workload
@@ -232,6 +234,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            "is no folder of a run: manifest.json is not in it",
+            where=str(folder),
+            allowed="a run folder as has search writes it, results/<date>-<name>",
+            mend=did_you_mean([str(near) for near in alike(folder, folders=True)])
+            or "look for it: ls results",
+        ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"no readable run: {error}", where=str(path)) from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("question"), dict):

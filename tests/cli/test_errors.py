@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import has.cli.show
 from has.cli.failure import Interrupted
 from has.errors import InfeasibleError, InputError, MissingError, RunError
+from has.files.shipped import shipped
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,29 @@ def test_bad_usage_is_status_2_and_names_the_place(arguments, words, has, inputs
     assert words in said.err
     assert said.err.startswith("error: ") or "defaults taken:" in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mend"),
+    [
+        (("explain", "best.yaml"), "has search writes one"),
+        (("explain", "d.yml"), "did you mean d.yaml?"),
+        (("simulate", "d.yaml", "--profile", "p.csv", "--workload", "imgae"), "did you mean image?"),
+        (("simulate", "d.yaml", "--profile", "p.csvv", "--workload", "w.yaml"), "did you mean p.csv?"),
+        (("report", "results/shp"), "did you mean results/shop?"),
+        (("report", "nowhere"), "look for it: ls results"),
+        (("search", "--resume", "results/shp"), "did you mean results/shop?"),
+        (("search", "--resume", "results/shop"), "look for it: ls results"),
+        (("search", "--gpus", "4", "--model", "qwen2.5-vl-7b", "--on", "simulated"), "--profile mine.parquet    H100 SXM, here"),
+    ],
+)  # fmt: skip
+def test_a_first_mistake_is_answered_with_its_mend(arguments, mend, has, inputs) -> None:  # type: ignore[no-untyped-def]
+    (inputs / "results" / "shop").mkdir(parents=True)
+    shutil.copy(shipped("profiles") / "h100-qwen2.5-vl-7b.parquet", inputs / "mine.parquet")
+    said = has(*arguments)
+    assert said.status in (2, 3), said.err
+    assert mend in said.err.split("mend:")[1]
+    assert "Errno" not in said.err
 
 
 def test_a_server_that_is_not_there_is_status_3_with_a_mend(has, inputs) -> None:  # type: ignore[no-untyped-def]

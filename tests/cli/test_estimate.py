@@ -59,5 +59,5 @@ def test_a_search_without_a_profile_names_the_estimates_that_ship(capsys):
     assert run(["search", "--gpus", "8", "--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--device", "cpu"]) == 3
     said = capsys.readouterr().err
     for gpu in ("a100-80", "h100", "h200", "l40s", "rtx6000ada"):
-        assert f"{gpu}-qwen2.5-vl-7b.parquet" in said
+        assert f"--profile {gpu}-qwen2.5-vl-7b " in said
     assert "has profile --model" in said

@@ -140,3 +140,24 @@ def test_a_name_that_leads_nowhere_is_answered_with_what_is_near(
     assert message in caught.value.message
     assert caught.value.where == name
     assert mend in caught.value.mend
+
+
+def test_a_slip_of_a_file_s_own_name_is_answered_with_the_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traffic.yaml").write_text("")
+    (tmp_path / "profile.parquet").write_text("")
+    for load, slip, meant in (
+        (load_workload, "trafic.yaml", "traffic.yaml"),
+        (load_profile, "profile.parquett", "profile.parquet"),
+        (load_profile, str(tmp_path / "profil.parquet"), str(tmp_path / "profile.parquet")),
+    ):
+        with pytest.raises(InputError) as caught:
+            load(slip)
+        assert caught.value.mend == f"did you mean {meant}?"
+
+
+def test_what_may_stand_there_is_not_a_page_long():
+    with pytest.raises(InputError) as caught:
+        named("nonsense", *KINDS)
+    assert "33 profiles (has doctor --json lists them)" in caught.value.allowed
+    assert "gpus-8" in caught.value.allowed
