@@ -141,7 +141,13 @@ class Talk:
 
     def _show(self, shown: RenderableType) -> None:
         out = _console(self._results, quiet=False)
-        style: dict[str, Any] = {"highlight": False, "soft_wrap": isinstance(shown, str), "markup": False}
+        # What is wider than the screen is a command to copy: not cut off.
+        style: dict[str, Any] = {
+            "highlight": False,
+            "soft_wrap": isinstance(shown, str),
+            "markup": False,
+            "crop": False,
+        }
         if out.is_terminal:
             out.print(shown, **style)
             return

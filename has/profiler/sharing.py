@@ -69,10 +69,12 @@ class Sharing:
             if all(kept)
             else f"streams break it at {kept.count(False)} of {len(kept)} batches"
         )
-        return (
-            f"{self.better} does more work: {partition:.2f} against {streams:.2f} with streams"
-            f" (1 is taking turns); the partition keeps encode within {signed(self.slowdown_budget, 0)}, {budget}"
+        more = (
+            f"partition does more work: {partition:.2f} against {streams:.2f} with streams"
+            if self.better == "partition"
+            else f"streams do more work: {streams:.2f} against {partition:.2f} with a partition"
         )
+        return f"{more} (1 is taking turns); the partition keeps encode within {signed(self.slowdown_budget, 0)}, {budget}"
 
     def mean(self, way: Literal["partition", "streams"]) -> float:
         return statistics.fmean(shared.progress for row in self.rows if (shared := getattr(row, way)))

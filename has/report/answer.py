@@ -9,7 +9,13 @@ from has.core.deployment import Deployment
 from has.core.words import percent, plural, signed
 from has.report.document import Table, number
 from has.report.nouns import slo_words
-from has.report.provenance import confirmation_words, source_words, trial_words, tried_words
+from has.report.provenance import (
+    confirmation_words,
+    missed_words,
+    source_words,
+    trial_words,
+    tried_words,
+)
 
 BASELINE_WORDS = {
     "monolithic": "monolithic (every GPU does all)",
@@ -29,6 +35,7 @@ def answer_lines(best: Deployment) -> list[str]:
     lines = [
         f"{best.label}: {reached}{_objective_words(objective)}",
         f"{best.topology}, {plural(best.gpus, 'GPU')}; {slo_words(best.slo)}",
+        *missed_words(best),
     ]
     if evidence.get("meets_slo") is False:
         lines.insert(0, "Nothing meets the SLO; this is the least bad.")

@@ -40,6 +40,13 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """A command line to be copied: never broken, never shortened."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Curve:
     """Values at even steps, drawn from 0 up; `start` and `end` are what to write at its two ends."""
 
@@ -71,7 +78,7 @@ class Panels:
     words: str
 
 
-Part = str | Table | Bars | Curve | Picture | Panels
+Part = str | Command | Table | Bars | Curve | Picture | Panels
 """What stands under a heading; a plain string is a paragraph."""
 
 

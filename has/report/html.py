@@ -10,9 +10,11 @@ import json
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from has.report.document import (
     Bars,
+    Command,
     Curve,
     Document,
     Panels,
@@ -29,6 +31,10 @@ _DRAWS = Path(__file__).with_name("page.js")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 """What a browser may load for the page: nothing but what is in it."""
 
+LONGEST_LABEL = 32
+SHORT = 20
+"""Characters of a cell that is not broken: the name of a configuration."""
+
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --rule: #c9d1d9; --soft: #f3f5f7; --bar: #2f6f9f; }
 @media (prefers-color-scheme: dark) {
@@ -41,14 +47,16 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--rule); }
 .lead { background: var(--soft); border-left: .3rem solid var(--bar); padding: .6rem 1rem; }
 .lead p { margin: .3rem 0; }
-.lead p:first-child { font-weight: 600; }
+.lead p:first-child, .lead b { font-weight: 600; }
+.lead p::first-letter { text-transform: uppercase; }
 .wide { overflow-x: auto; margin: .8rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+caption span { position: sticky; left: 0; display: inline-block; max-width: min(100%, calc(100vw - 2rem)); }
 th, td { padding: .25rem .7rem .25rem 0; text-align: left; border-bottom: 1px solid var(--rule); vertical-align: top; }
 th, td { overflow-wrap: normal; }
 th.n, td.n { text-align: right; }
-td.n { white-space: nowrap; }
+td.n, td.s { white-space: nowrap; }
 .track { display: inline-block; width: 12rem; max-width: 40vw; height: .8rem; border: 1px solid var(--bar); vertical-align: middle; }
 .fill { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .curve { margin: .8rem 0; }
@@ -61,7 +69,7 @@ td.n { white-space: nowrap; }
 .plot .words { font-size: .85rem; margin: .2rem 0 0; }
 .panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: .2rem 1rem; }
 .panels .plot { margin: 0; }
-code { font-family: ui-monospace, monospace; font-size: .92em; }
+pre { background: var(--soft); padding: .6rem 1rem; font: .85rem/1.5 ui-monospace, monospace; white-space: pre-wrap; }
 footer { margin-top: 2rem; font-size: .85rem; border-top: 1px solid var(--rule); padding-top: .5rem; }
 @media print {
   :root { --ink: #000; --paper: #fff; --rule: #c9d1d9; --soft: #fff; --bar: #444; }
@@ -71,7 +79,7 @@ footer { margin-top: 2rem; font-size: .85rem; border-top: 1px solid var(--rule);
 
 def page(document: Document, footer: str = "") -> str:
     """The whole page."""
-    lead = "".join(f"<p>{escape(line)}</p>" for line in document.lead)
+    lead = "".join(map(_lead, document.lead))
     body = "\n".join(_section(section) for section in document.sections)
     drawn = any(isinstance(part, Picture | Panels) for section in document.sections for part in section.parts)
     return (
@@ -83,6 +91,14 @@ def page(document: Document, footer: str = "") -> str:
         + (f'<div class="lead">{lead}</div>\n' if lead else "")
         + f"{body}\n</main>\n<footer>{escape(footer)}</footer>\n{_scripts() if drawn else ''}</body>\n</html>\n"
     )
+
+
+def _lead(line: str) -> str:
+    """A sentence of the answer; one that begins by saying what it is of has that stand out."""
+    label, colon, rest = line.partition(": ")
+    if colon and len(label) <= LONGEST_LABEL:
+        return f"<p><b>{escape(label)}:</b> {escape(rest)}</p>"
+    return f"<p>{escape(line)}</p>"
 
 
 @cache
@@ -102,6 +118,8 @@ def _section(section: Section) -> str:
 def _part(part: Part) -> str:
     if isinstance(part, Table):
         return _table(part)
+    if isinstance(part, Command):
+        return f"<pre>{escape(part.line)}</pre>"
     if isinstance(part, Bars):
         return _bars(part)
     if isinstance(part, Curve):
@@ -117,7 +135,7 @@ def _part(part: Part) -> str:
 def _table(whole: Table) -> str:
     table = whole.without_empty()
     right = numeric_columns(table)
-    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    caption = _caption(table.caption)
     head = ""
     if any(table.columns):
         cells = "".join(
@@ -128,9 +146,7 @@ def _table(whole: Table) -> str:
     rows = "\n".join(
         "<tr>"
         + "".join(
-            f'<th scope="row">{escape(number(value))}</th>'
-            if i == 0
-            else f"<td{_right(n)}>{escape(number(value))}</td>"
+            f'<th scope="row">{escape(number(value))}</th>' if i == 0 else _cell(value, n)
             for i, (value, n) in enumerate(zip(row, right, strict=True))
         )
         + "</tr>"
@@ -139,12 +155,23 @@ def _table(whole: Table) -> str:
     return f'<div class="wide" tabindex="0"><table>{caption}{head}<tbody>\n{rows}\n</tbody></table></div>'
 
 
+def _caption(words: str) -> str:
+    """It stays on the screen while a wide table is moved under it."""
+    return f"<caption><span>{escape(words)}</span></caption>" if words else ""
+
+
 def _right(numeric: bool) -> str:
     return ' class="n"' if numeric else ""
 
 
+def _cell(value: Any, numeric: bool) -> str:
+    words = number(value)
+    kind = _right(numeric) or (' class="s"' if len(words) <= SHORT else "")
+    return f"<td{kind}>{escape(words)}</td>"
+
+
 def _bars(bars: Bars) -> str:
-    caption = f"<caption>{escape(bars.caption)}</caption>" if bars.caption else ""
+    caption = _caption(bars.caption)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(label)}</th>'
         f'<td><span class="track" aria-hidden="true"><span class="fill" style="width:{_percent(value, bars.full)}%">'

@@ -179,7 +179,7 @@ def distribution_words(distribution: Distribution) -> str:
         words = f"lognormal p50 {number(value.p50)}, p99 {number(value.p99)}"
     elif kind == "choice":
         total = sum(value.values())
-        words = ", ".join(f"{number(v)} ({percent(w / total, 0)})" for v, w in value.items())
+        words = ", ".join(f"{number(v)} ({_weight(w / total)})" for v, w in value.items())
     else:
         words = f"{len(value)} observed values, median {number(float(np.median(value)))}"
     if distribution.min is not None:
@@ -187,6 +187,11 @@ def distribution_words(distribution: Distribution) -> str:
     if distribution.max is not None:
         words += f", ≤ {number(distribution.max)}"
     return words
+
+
+def _weight(share: float) -> str:
+    """In percent; of what is rare a digit more, that it is not shown as nothing."""
+    return percent(share, 0 if share >= 0.01 or share == 0 else 2)
 
 
 def describe_space(space: SearchSpace) -> Document:

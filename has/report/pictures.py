@@ -48,7 +48,7 @@ def landscape(found: Landscape, best: Deployment) -> Panels:
             cross |= {"x": [f"{best.prefill_offload:g}"], "y": [found.answer], "showlegend": False}
             cross["marker"] = {"symbol": "x-thin", "size": 13, "line": {"width": 3, "color": "#D55E00"}}
             traces.append(cross)
-        shape = plot.layout("s, share of prefills sent to the remote pool", "")
+        shape = plot.layout("s", "")
         shape["xaxis"] |= {"type": "category", "tickangle": 0}
         shape["yaxis"] |= {"type": "category", "autorange": "reversed", "title": {"text": ""}, "ticks": ""}
         pictures.append(
@@ -67,7 +67,8 @@ def landscape(found: Landscape, best: Deployment) -> Panels:
     points = sum(int(np.sum(~np.isnan(t))) for t in found.values.values())
     nothing = sum(int(np.nansum(t <= 0.5 * most)) for t in found.values.values())
     words = (
-        f"Requests/s within the SLO of {number(found.rate)} offered, simulated; white is 0, the darkest {number(most)}. Of the {points} "
+        f"Requests/s within the SLO of {number(found.rate)} offered, over the split and s, the share of prefills sent to the remote pool; "
+        f"simulated; white is 0, the darkest {number(most)}. Of the {points} "
         f"points shown {near} lie within 1 % of the best of them, {found.allocations[i]} B{b} s{found.shares[j]:g}, and {nothing} "
         "give less than half of it. A cross marks the answer; empty fields are no configurations."
         + (" A number in brackets: GPUs of one worker." if any("(" in a for a in found.allocations) else "")
@@ -143,9 +144,14 @@ def sm_shares(profile: Profile, best: Deployment, media_tokens: float, total_tok
         encode = next(
             (r.encode_sm for r in reversed(best.sm_table) if r.batch <= bound), best.sm_table[0].encode_sm
         )
-        marks = [plot.upright(encode, f"encode, batch {bound}: {number(encode)} %")]
-        if encode < 100:
-            marks.append(plot.upright(100 - encode, f"local prefill: {number(100 - encode)} %", dash="dot"))
+        if encode == 50:
+            marks = [plot.upright(50, f"encode, batch {bound}, and local prefill: 50 % each")]
+        else:
+            marks = [plot.upright(encode, f"encode, batch {bound}: {number(encode)} %")]
+            if encode < 100:
+                marks.append(
+                    plot.upright(100 - encode, f"local prefill: {number(100 - encode)} %", dash="dot")
+                )
         shape = plot.with_marks(shape, *marks)
         words += f" While a batch of {bound} is encoded, encode holds {number(encode)} % and local prefill the rest."
     elif best.sm_table == "streams":
@@ -226,12 +232,15 @@ def distribution(
     tried: str = "measured",
 ) -> Picture:
     """Share of requests within a latency: simulated as lines, percentiles of the trial as marks, the SLO upright."""
+    seen = [(seen_ms.get(f"p{q}"), q) for q in (50, 90, 99)]
+    known = [(float(v), float(q)) for v, q in seen if v is not None]
+    longest = max((float(np.quantile(v, 0.98)) for _, v in curves if len(v)), default=bound_ms)
+    end = 1.15 * max(bound_ms, *(v for v, _ in known), min(longest, 3 * bound_ms))
     traces = []
     for look, (whose, values) in enumerate(curves):
         at, shares = share_below(values)
-        traces.append(plot.line(at, [100 * s for s in shares], whose, look, markers=False))
-    seen = [(seen_ms.get(f"p{q}"), q) for q in (50, 90, 99)]
-    known = [(float(v), float(q)) for v, q in seen if v is not None]
+        shown = f"{whose} (beyond the right edge)" if at and at[0] > end else whose
+        traces.append(plot.line(at, [100 * s for s in shares], shown, look, markers=False))
     if known:
         traces.append(
             plot.points(
@@ -239,8 +248,6 @@ def distribution(
             )
         )
     shape = plot.layout(f"{name}, ms", "requests at or below, %")
-    longest = max((float(np.quantile(v, 0.98)) for _, v in curves if len(v)), default=bound_ms)
-    end = 1.15 * max(bound_ms, *(v for v, _ in known), min(longest, 3 * bound_ms))
     shape["xaxis"] |= {"range": [0, float(f"{end:.4g}")]}
     shape["yaxis"] |= {"range": [0, 103]}
     shape = plot.with_marks(shape, plot.upright(bound_ms, f"SLO {number(bound_ms)} ms"))

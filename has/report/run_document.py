@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from has.core.trial import Trial, TrialState
@@ -19,10 +18,10 @@ from has.report.answer import (
     price_words,
 )
 from has.report.binding import LABELS
-from has.report.document import Bars, Document, Part, Section, Table, number, two_columns
+from has.report.document import Bars, Command, Document, Part, Section, Table, number, two_columns
 from has.report.html import page
 from has.report.nouns import describe_deployment, flatten
-from has.report.provenance import tried_words
+from has.report.provenance import missed_words, tried_words
 from has.report.run import Run
 from has.report.run_pictures import NOTHING, Seen, best_trial, look
 from has.search.evidence import reproduce
@@ -44,7 +43,7 @@ def describe_run(run: Run, seen: Seen = NOTHING) -> Document:
         ]
     else:
         lead = answer_lines(run.best)
-        after = 2 + (run.evidence.get("meets_slo") is False)
+        after = 2 + (run.evidence.get("meets_slo") is False) + len(missed_words(run.best))
         gains = each_gain_words(run.evidence)
         if gains and best_gain_words(run.evidence).startswith("+"):
             lead.remove(best_gain_words(run.evidence))  # the list says as much
@@ -266,12 +265,14 @@ def _runners_up(run: Run) -> Section | None:
 
 
 def _reproduce(run: Run) -> Section:
-    parts: list[Part] = []
-    parts.append(str(run.evidence.get("reproduce") or reproduce(str(run.folder), run.manifest["question"])))
+    line = str(run.evidence.get("reproduce") or reproduce(str(run.folder), run.manifest["question"]))
+    parts: list[Part] = [Command(line)]
     facts = {key: value for key, value in run.manifest.items() if key not in ("question", "command")}
     command = [str(word) for word in run.manifest.get("command") or ()]
-    facts["command"] = " ".join([*(PurePath(word).name for word in command[:1]), *command[1:]])
-    parts.append(two_columns((name, number(value)) for name, value in flatten(facts)))
+    facts["command"] = shlex.join(["has", *command[1:]]) if command else None
+    parts.append(
+        two_columns((name, value if value is None else number(value)) for name, value in flatten(facts))
+    )
     return Section("How to reproduce it", parts)
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from has.report.document import Bars, Curve, Document, Panels, Picture, Table, number, numeric_columns
+from has.report.document import (
+    Bars,
+    Command,
+    Curve,
+    Document,
+    Panels,
+    Picture,
+    Table,
+    number,
+    numeric_columns,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,6 +35,9 @@ def draw(document: Document) -> RenderableType:
     for section in document.sections:
         parts += [Text(""), Text(section.title, style="bold")]
         for part in section.parts:
+            if isinstance(part, Command):
+                parts.append(Text(part.line, no_wrap=True, overflow="ignore"))
+                continue
             if isinstance(part, str | Picture | Panels):
                 parts.append(Text(part if isinstance(part, str) else part.words))
                 continue

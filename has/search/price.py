@@ -99,7 +99,7 @@ def cost_of(
 
 def _fact(device: str) -> Price | None:
     try:
-        name, known = facts.find_gpu(device)
+        _, known = facts.find_gpu(device)
     except HasError:
         return None
     said = known.get("price_usd_per_gpu_hour") or {}
@@ -107,5 +107,5 @@ def _fact(device: str) -> Price | None:
         return None
     low, high = said["range"]
     return Price(
-        (low + high) / 2, f"shipped facts, {name}: the middle of {low:g}-{high:g}; {said.get('date', '')}"
+        (low + high) / 2, f"shipped facts, the middle of {low:g} to {high:g} $/h; {said.get('date', '')}"
     )

@@ -121,6 +121,16 @@ def test_a_finished_run_resumes_to_the_same_answer(has, finished) -> None:  # ty
     assert Path("again.yaml").exists()
 
 
+def test_the_command_that_reproduces_it_is_one_line_to_copy(has, finished, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("COLUMNS", "60")
+    said = has("report", "run").out.splitlines()
+    (line,) = [line for line in said if line.startswith("has search --gpus 4 --profile run/profile.parquet")]
+    again = has(*shlex.split(line)[1:], "--run", "again", "--json")
+    assert again.status == 0, again.err
+    assert again.json["best"]["alloc"] == finished.json["best"]["alloc"]
+    assert max(len(other) for other in said if other != line) <= 60
+
+
 def test_a_torn_journal_resumes(has, finished) -> None:  # type: ignore[no-untyped-def]
     first = finished.json
     journal = Path("run/trials.jsonl")

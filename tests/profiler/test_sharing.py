@@ -47,6 +47,7 @@ def test_the_partition_is_compared_with_streams_by_the_work_done():
     assert row.partition.progress == pytest.approx(1.6)
     assert row.streams.progress == pytest.approx(1.0)
     assert found.better == "partition"
+    assert found.words.startswith("partition does more work: ")
     assert "1.60 against 1.00" in found.words
     assert "streams break it at 1 of 1 batches" in found.words
 
@@ -54,6 +55,9 @@ def test_the_partition_is_compared_with_streams_by_the_work_done():
 def test_streams_win_where_a_partition_costs_more():
     found = sharing(profile(encode_beside=1.15, prefill_beside=2.0, streams=(1.1, 1.3)))
     assert found.better == "streams"
+    streams, partition = (f"{found.mean(way):.2f}" for way in ("streams", "partition"))
+    assert found.words.startswith(f"streams do more work: {streams} against {partition} with a partition")
+    assert found.mean("streams") > found.mean("partition")
     assert "streams keep it too" in found.words
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
 
-from has.report.document import Bars, Document, Section, Table, number, numeric_columns, two_columns
+from has.report.document import Bars, Command, Document, Section, Table, number, numeric_columns, two_columns
 from has.report.html import page
 from has.report.terminal import draw
 
@@ -73,6 +74,23 @@ def test_a_column_without_a_word_is_not_drawn() -> None:
     told = Table(table.columns, [("encode", None, ""), ("decode", None, "late")])
     assert "note" in page(Document("t", (), [Section("s", [told])]))
     assert "note" in page(Document("t", (), [Section("s", [Table(table.columns, [])])]))
+
+
+def test_a_command_is_never_broken() -> None:
+    from rich.console import Console
+
+    line = "has search " + " ".join(f"--workload 'results/my run/{n}.yaml'" for n in range(12))
+    whole = Document("t", (), [Section("s", [Command(line)])])
+    out = io.StringIO()
+    Console(file=out, width=60).print(draw(whole), crop=False)
+    assert line in out.getvalue().splitlines()
+    assert f"<pre>{escape(line)}</pre>" in page(whole)
+
+
+def test_what_a_sentence_of_the_answer_is_of_stands_out() -> None:
+    text = page(Document("t", ["Why: decode binds it", "no label here", f"{'long ' * 10}: no label either"]))
+    assert "<p><b>Why:</b> decode binds it</p>" in text
+    assert text.count("<b>") == 1
 
 
 def test_two_columns_leave_out_what_is_not_known() -> None:

@@ -78,6 +78,43 @@ def test_nothing_is_wider_than_the_screen(
     assert browser.run("document.documentElement.scrollWidth") == width
 
 
+WORDS = ".xtitle, .ytitle, .xtick text, .ytick text, .annotation-text, .legendtext"
+CUT_OFF = f"""[...document.querySelectorAll('.canvas')].flatMap(canvas => {{
+  const box = canvas.getBoundingClientRect();
+  return [...canvas.querySelectorAll('{WORDS}')].filter(words => {{
+    const at = words.getBoundingClientRect();
+    return at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1 || at.bottom > box.bottom + 1;
+  }}).map(words => words.textContent);
+}})"""
+OVER_EACH_OTHER = """[...document.querySelectorAll('.canvas')].flatMap(canvas => {
+  const marks = [...canvas.querySelectorAll('.annotation-text')].map(m => [m.textContent, m.getBoundingClientRect()]);
+  return marks.flatMap(([one, a], i) => marks.slice(i + 1).filter(([, b]) =>
+    a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom).map(([other]) => one + ' | ' + other));
+})"""
+
+
+@pytest.mark.parametrize(("width", "height", "phone"), SCREENS)
+def test_no_word_of_a_plot_is_cut_off_or_under_another(
+    browser: Browser, report: Path, width: int, height: int, phone: bool
+) -> None:
+    browser.size(width, 16_000, mobile=phone)
+    browser.open(report)
+    browser.wait_for("document.querySelectorAll('.plot:not([data-drawn])').length === 0")
+    assert browser.run(CUT_OFF) == []
+    assert browser.run(OVER_EACH_OTHER) == []
+
+
+def test_a_caption_is_read_without_moving_its_table(browser: Browser, report: Path) -> None:
+    width, height, phone = SCREENS[1]
+    browser.size(width, height, mobile=phone)
+    browser.open(report)
+    ends = browser.run(
+        "[...document.querySelectorAll('caption')].map(c => c.firstChild.getBoundingClientRect().right)"
+    )
+    assert ends
+    assert max(ends) <= width
+
+
 def test_the_first_picture_is_there_within_a_second(browser: Browser, report: Path) -> None:
     browser.size(1280, 900)
     best = float("inf")

@@ -40,7 +40,7 @@ def test_a_given_price_goes_before_a_fact_and_each_says_its_source() -> None:
     assert shipped is not None
     assert shipped.usd_per_gpu_hour == pytest.approx((low + high) / 2)
     assert "shipped facts" in shipped.source
-    assert f"{low:g}-{high:g}" in shipped.source
+    assert f"{low:g} to {high:g} $/h" in shipped.source
     for given in (2.0, {"h100": 2.0}, {"H100 SXM": 2.0}):
         found = price_of("H100 SXM", given)
         assert found is not None
