@@ -7,13 +7,12 @@ else the trace's mean. `has deploy` reads no workload, so there the deployment's
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from has.cli.defaults import Defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from has.cli.console import Talk
     from has.core.deployment import Deployment
     from has.core.slo import Slo
@@ -91,11 +90,14 @@ def note_baseline(
             )
 
 
-def warn_of_seconds(talk: Talk, slo: Slo, where: str = "") -> None:
-    """Warn of bounds that read like seconds: nothing but a slip of the unit writes 1.5 ms of TTFT."""
+def warn_of_seconds(talk: Talk, slo: Slo | Mapping[str, float | None], where: str = "") -> None:
+    """Warn of bounds that read like seconds: nothing but a slip of the unit writes 1.5 ms of TTFT.
+
+    `slo`: one, or what is known of one by the names of its fields.
+    """
     for name, least in (("ttft_ms", LEAST_TTFT_MS), ("tpot_ms", LEAST_TPOT_MS)):
-        value = getattr(slo, name)
-        if value < least:
+        value = slo.get(name) if isinstance(slo, Mapping) else getattr(slo, name)
+        if value is not None and value < least:
             place = f"{where}: " if where else ""
             talk.warn(
                 f"{place}slo.{name} {value:g} is {value:g} milliseconds; if seconds were meant: {value * 1e3:g}"

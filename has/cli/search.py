@@ -136,6 +136,8 @@ def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
         f"{counts['kept']} of {counts['all']} candidates were left after pruning;"
         f" {plural(outcome.simulations, 'simulation')}, {plural(len(outcome.trials), 'trial')}"
     )
+    if len(outcome.trials) < plan.budget and plan.arguments["sampler"] != "grid":
+        how += f" of {plan.budget}: nothing more was to be gained"
     files = [f"written: {plan.out}", f"run: {plan.run}   report: {page}"]
     # A largest rate is what the workload's own is not; without --rate that one would be explained.
     rates_differ = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"

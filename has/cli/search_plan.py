@@ -342,8 +342,8 @@ def _note_slo(
     precedence.note_search_slo(asked, workload, defaults)
     for file, deployment in baselines.items():
         precedence.note_baseline(file, deployment, asked, workload, defaults)
-    if workload.slo is not None:
-        precedence.warn_of_seconds(talk, precedence.with_options(workload.slo, asked))
+    slo = asked if workload.slo is None else precedence.with_options(workload.slo, asked)
+    precedence.warn_of_seconds(talk, slo)
 
 
 def _new_run_folder(model: str, gpus: int) -> Path:

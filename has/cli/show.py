@@ -73,18 +73,20 @@ def read(file: Path, *, rows: bool = True) -> tuple[Document, Any]:
 
 
 def _read_yaml(file: Path) -> tuple[Document, Any]:
+    from has.files.kinds import kind_of
     from has.files.yaml import load_yaml
     from has.report import nouns
 
     fields = load_yaml(file)
     if not isinstance(fields, dict):
         raise InputError("holds no mapping", where=str(file), allowed="a deployment, workload or space")
-    if fields.keys() & {"topology", "gpus", "model"}:
+    kind = kind_of(fields)
+    if kind == "deployment":
         from has.files.deployment import load_deployment
 
         deployment = load_deployment(file)
         return nouns.describe_deployment(deployment), deployment
-    if fields.keys() & {"arrivals", "requests", "name"}:
+    if kind == "workload":
         from has.files.workload import load_workload
 
         workload = load_workload(file)

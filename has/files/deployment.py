@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from has.core.deployment import Deployment
 from has.errors import InputError
 from has.files.atomic import write_atomic
+from has.files.kinds import refuse_other
 from has.files.plain import prune, short
 from has.files.reading import existing
 from has.files.validate import validate
@@ -37,9 +39,19 @@ def load_deployment(path: str | Path) -> Deployment:
     try:
         existing(path)
     except InputError as error:
-        error.mend = f"{error.mend}; has search writes one" if error.mend else error.mend
+        error.mend = _of_its_run(path) or f"{error.mend}; has search writes one"
         raise
-    return validate(Deployment, load_yaml(path), str(path))
+    fields = load_yaml(path)
+    refuse_other(fields, "deployment", path)
+    return validate(Deployment, fields, str(path))
+
+
+def _of_its_run(path: str | Path) -> str:
+    """Where `path` is the folder of a run: the file in it that was meant."""
+    with suppress(OSError, TypeError, ValueError):
+        if (best := Path(path) / "best.yaml").is_file():
+            return f"name the deployment in it: {best}"
+    return ""
 
 
 def save_deployment(deployment: Deployment, path: str | Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from has.core.space import SearchSpace
 from has.files.atomic import write_atomic
+from has.files.kinds import refuse_other
 from has.files.plain import prune, short
 from has.files.shipped import named
 from has.files.validate import validate
@@ -15,7 +16,9 @@ from has.files.yaml import dump_yaml, load_yaml
 def load_space(path: str | Path) -> SearchSpace:
     """The space in a file, or the shipped one of that name. Raises InputError: file, field, value, what is allowed, the mend."""
     file = named(path, "search_spaces")
-    return validate(SearchSpace, load_yaml(file), str(file))
+    fields = load_yaml(file)
+    refuse_other(fields, "search space", file)
+    return validate(SearchSpace, fields, str(file))
 
 
 def save_space(space: SearchSpace, path: str | Path) -> None:

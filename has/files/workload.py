@@ -8,6 +8,7 @@ from typing import Any
 from has.core.workload import Arrivals, Workload
 from has.errors import InputError
 from has.files.atomic import write_atomic
+from has.files.kinds import refuse_other
 from has.files.plain import prune, short
 from has.files.shipped import named
 from has.files.validate import validate
@@ -27,7 +28,9 @@ def load_workload(path: str | Path) -> Workload:
         file = given.resolve()
         arrivals = Arrivals(process="trace", file=str(file))
         return Workload(version=1, name=file.stem, description=f"Replay of {file.name}", arrivals=arrivals)
-    workload = validate(Workload, load_yaml(given), str(given))
+    fields = load_yaml(given)
+    refuse_other(fields, "workload", given)
+    workload = validate(Workload, fields, str(given))
     name = workload.arrivals.file
     if name is None:
         return workload

@@ -32,13 +32,13 @@ def answer_lines(best: Deployment) -> list[str]:
     evidence = best.evidence or {}
     objective = evidence.get("objective") or {}
     reached = f"{number(objective.get('value'))} {objective.get('unit', '')}".strip()
+    nothing_meets = evidence.get("meets_slo") is False
     lines = [
-        f"{best.label}: {reached}{_objective_words(objective)}",
+        *(["Nothing meets the SLO; this is the least bad."] if nothing_meets else []),
+        f"{best.label}: {reached}{'' if nothing_meets else _objective_words(objective)}",
         f"{best.topology}, {plural(best.gpus, 'GPU')}; {slo_words(best.slo)}",
-        *missed_words(best),
+        *([] if nothing_meets else missed_words(best)),
     ]
-    if evidence.get("meets_slo") is False:
-        lines.insert(0, "Nothing meets the SLO; this is the least bad.")
     gain = best_gain_words(evidence)
     if gain:
         lines.append(gain)
@@ -46,10 +46,10 @@ def answer_lines(best: Deployment) -> list[str]:
     if cost:
         lines.append(cost)
     confidence = evidence.get("confidence") or {}
-    if confidence.get("probability") is not None:
+    if confidence.get("probability") is not None and not nothing_meets:
         lines.append(
             f"within {number(confidence.get('within_percent'))} % of the best there is"
-            f" with probability {confidence['probability']:.2f}"
+            f" with probability {_probability_words(confidence['probability'])}"
         )
     profile = evidence.get("profile") or {}
     estimated = source_words(profile.get("source"), profile.get("error"))
@@ -72,6 +72,13 @@ def price_words(cost: Mapping[str, Any]) -> str:
     """Whose prices they are."""
     told = [f"{gpu}: {price['source']}" for gpu, price in (cost.get("prices") or {}).items() if price]
     return f"Prices: {'; '.join(told)}." if told and cost.get("usd_per_hour") is not None else ""
+
+
+def _probability_words(probability: float) -> str:
+    """Two digits; what they would round to a certainty is none."""
+    if 0.005 <= probability < 0.995:
+        return f"{probability:.2f}"
+    return "above 0.99" if probability > 0.5 else "below 0.01"
 
 
 def _objective_words(objective: Mapping[str, Any]) -> str:

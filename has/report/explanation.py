@@ -11,7 +11,7 @@ from has.report.answer import answer_lines, baseline_table
 from has.report.binding import NAMES, busiest_words
 from has.report.document import Bars, Document, Part, Section, Table, number
 from has.report.figures import one_line
-from has.report.provenance import source_words
+from has.report.provenance import agrees_by_itself, error_words, source_words
 
 
 def describe_explanation(deployment: Deployment, told: Mapping[str, Any]) -> Document:
@@ -201,9 +201,12 @@ def _others(deployment: Deployment, told: Mapping[str, Any]) -> Section | None:
         rows = [(r.get("deployment"), r.get("objective"), r.get("why")) for r in told["runners_up"]]
         parts.append(Table(("runner-up", "objective", "why not"), rows))
     errors = told["prediction_error_percent"]
-    if errors:
-        words = ", ".join(f"{name} {percent(value / 100)}" for name, value in errors.items())
+    if errors and agrees_by_itself(deployment.evidence or {}, errors):
         parts.append(
-            f"How far the prediction was off in this run, in the mean: {words} (profile: {told['prediction_source']})."
+            "Trials ran in the simulator on the planner's own profile: that they agree with it says nothing of its errors."
+        )
+    elif errors:
+        parts.append(
+            f"How far the prediction was off in this run, in the mean: {error_words(errors)} (profile: {told['prediction_source']})."
         )
     return Section("What it was chosen over, and how good the predictions were", parts) if parts else None

@@ -275,7 +275,9 @@ def pareto(rows: Sequence[Mapping[str, Any]]) -> Picture:
     shape["xaxis"] |= {"dtick": 1}
     shape["yaxis"] |= {"rangemode": "tozero"}
     told = ", ".join(f"{r['gpus']}: {number(r['carried_rps'])}/s" for r in front)
-    words = f"The front of GPUs against requests/s within the SLO: {told}. Prices and what they come to are in the table."
+    words = f"The front of GPUs against requests/s within the SLO: {told}."
+    if any(r["usd_per_hour"] is not None for r in rows):
+        words += " Prices and what they come to are in the table."
     return Picture([t for t in traces if t["x"]], shape, "Pareto front", words, height=300)
 
 

@@ -21,7 +21,7 @@ from has.report.binding import LABELS
 from has.report.document import Bars, Command, Document, Part, Section, Table, number, two_columns
 from has.report.html import page
 from has.report.nouns import describe_deployment, flatten
-from has.report.provenance import missed_words, tried_words
+from has.report.provenance import agrees_by_itself, error_words, missed_words, tried_words
 from has.report.run import Run
 from has.report.run_pictures import NOTHING, Seen, best_trial, look
 from has.search.evidence import reproduce
@@ -43,7 +43,7 @@ def describe_run(run: Run, seen: Seen = NOTHING) -> Document:
         ]
     else:
         lead = answer_lines(run.best)
-        after = 2 + (run.evidence.get("meets_slo") is False) + len(missed_words(run.best))
+        after = 3 if run.evidence.get("meets_slo") is False else 2 + len(missed_words(run.best))
         gains = each_gain_words(run.evidence)
         if gains and best_gain_words(run.evidence).startswith("+"):
             lead.remove(best_gain_words(run.evidence))  # the list says as much
@@ -176,10 +176,6 @@ def _pruning(run: Run) -> Section | None:
     return Section("What was pruned, and why", [Bars(bars, "candidates left", float(total)), table])
 
 
-SAME = 0.005
-"""Shares by which simulated trials differ at the most from a prediction by the very same profile."""
-
-
 def _prediction(run: Run) -> Section | None:
     measured, predicted = run.evidence.get("measured"), run.evidence.get("predicted")
     if not measured or not predicted:
@@ -187,7 +183,7 @@ def _prediction(run: Run) -> Section | None:
     tried = tried_words(run.evidence)
     title = f"{tried.capitalize()} against predicted"
     error = run.evidence.get("run_prediction_error_percent") or {}
-    if tried == "simulated" and error and max(error.values()) < 100 * SAME:
+    if agrees_by_itself(run.evidence, error):
         words = (
             "Trials ran in the simulator on the planner's own profile, so they agree with its predictions and say nothing"
             " of its errors. Live trials would, and so would --trial-profile, another profile to try on."
@@ -207,9 +203,7 @@ def _prediction(run: Run) -> Section | None:
     ]
     parts: list[Part] = [Table(("of the best", tried, "predicted"), rows)]
     if error:
-        words = ", ".join(
-            f"{_ERRORS.get(name, name)} {percent(value / 100)}" for name, value in error.items()
-        )
+        words = error_words(error)
         parts.append(f"Mean error of the uncalibrated prediction over this run's trials: {words}.")
     factors = run.evidence.get("stage_factors") or {}
     if factors:
@@ -225,7 +219,6 @@ def _prediction(run: Run) -> Section | None:
     return Section(title, parts)
 
 
-_ERRORS = {"ttft_mean": "mean TTFT", "tpot_mean": "mean TPOT"}
 _FACTORS = {"prefill": "prefill", "beside": "encode and local prefill beside each other, on top"}
 
 
@@ -266,7 +259,8 @@ def _runners_up(run: Run) -> Section | None:
 
 def _reproduce(run: Run) -> Section:
     line = str(run.evidence.get("reproduce") or reproduce(str(run.folder), run.manifest["question"]))
-    parts: list[Part] = [Command(line)]
+    again = _given_again(run.manifest.get("command") or ())
+    parts: list[Part] = [Command(shlex.join([*shlex.split(line), *again]))]
     facts = {key: value for key, value in run.manifest.items() if key not in ("question", "command")}
     command = [str(word) for word in run.manifest.get("command") or ()]
     facts["command"] = shlex.join(["has", *command[1:]]) if command else None
@@ -276,15 +270,31 @@ def _reproduce(run: Run) -> Section:
     return Section("How to reproduce it", parts)
 
 
+GIVEN_AGAIN = ("--baseline", "--trial-profile", "--trial-noise")
+"""Options of a search that its folder keeps no copy of."""
+
+
+def _given_again(command: Sequence[Any]) -> list[str]:
+    """Those of the command that was typed, each with its value."""
+    words = [str(word) for word in command]
+    found = []
+    for i, word in enumerate(words):
+        option, equals, _ = word.partition("=")
+        if option in GIVEN_AGAIN:
+            found += [word] if equals else words[i : i + 2]
+    return found
+
+
 def _pareto(run: Run) -> Section | None:
     if not run.pareto:
         return None
+    priced = any(r["usd_per_hour"] is not None for r in run.pareto)
     rows = [
         (
             r["gpus"],
             r["carried_rps"],
-            r["usd_per_hour"],
-            r["usd_per_million_output_tokens"],
+            r["usd_per_hour"] if priced else "",
+            r["usd_per_million_output_tokens"] if priced else "",
             r["deployment"],
             percent(r["attainment"]),
             tried_words(run.evidence) if r["source"] == "measured" else r["source"],

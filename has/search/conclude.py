@@ -13,7 +13,7 @@ import numpy as np
 from has.core.deployment import Deployment
 from has.core.requests import Requests
 from has.core.trial import Trial, TrialState
-from has.core.words import percent
+from has.core.words import percent, plural
 from has.core.workload import Workload
 from has.errors import InfeasibleError, RunError
 from has.files.deployment import deployment_yaml
@@ -83,7 +83,7 @@ def conclude(
     held = {c: sustained(loop, problem.deployment(c), value) for c, value in contenders}
     lasting = by_what_lasts(held) if problem.objective.name == "max-rate" else contenders
     ranking = lasting[: FINALISTS[asked.live]]
-    tell.stage("confirming", f"{len(ranking)} finalists under other arrivals and loads")
+    tell.stage("confirming", f"{plural(len(ranking), 'finalist')} under other arrivals and loads")
     choice = confirm(
         loop,
         ranking,

@@ -161,16 +161,19 @@ def reproduce(
     run: str | None, question: Mapping[str, Any], digests: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
     """The command that asks the same again. `digests` name the inputs that the run keeps."""
-    folder = shlex.quote(run or "RUN")
-    further = [f"--workload {folder}/{name}.yaml" for name in digests if name.startswith("workload-")]
+
+    def kept(name: str) -> str:
+        return shlex.quote(f"{run or 'RUN'}/{name}")
+
+    further = [f"--workload {kept(f'{name}.yaml')}" for name in digests if name.startswith("workload-")]
     pools = [name.removeprefix("profile-") for name in digests if name.startswith("profile-")]
     parts = [
         f"has search --gpus {question['gpus']}",
-        f"--profile {folder}/profile.parquet",
-        *(f"--pool-profile {pool}={folder}/profile-{pool}.parquet" for pool in pools),
-        f"--workload {folder}/workload.yaml",
+        f"--profile {kept('profile.parquet')}",
+        *(f"--pool-profile {pool}={kept(f'profile-{pool}.parquet')}" for pool in pools),
+        f"--workload {kept('workload.yaml')}",
         *further,
-        f"--space {folder}/space.yaml",
+        f"--space {kept('space.yaml')}",
         *(f"--rate {rate:g}" for rate in question["rates"]),
         f"--objective {question['objective']} --on {question['on']}",
         *(f"--{name} {question[name]}" for name in ("trials", "requests") if question.get(name) is not None),

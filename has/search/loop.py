@@ -12,6 +12,7 @@ import numpy as np
 from has.core.deployment import Deployment
 from has.core.requests import Floats, Requests
 from has.core.trial import Trial, TrialState
+from has.core.words import plural
 from has.errors import InputError
 from has.search.calibrate import telemetry
 from has.search.ensemble import SimulatedEnsemble
@@ -290,9 +291,7 @@ class Loop:
         best = max((score.value for score in scores.values()), default=0.0)
         back = [c for c, s in scores.items() if c not in kept and s.value >= (1 - NEAR) * best > 0]
         if back:
-            note = (
-                f"{len(back)} candidates come back: with the stage latencies that trials showed they are good"
-            )
+            note = f"good with the stage latencies that trials showed, and so back: {plural(len(back), 'candidate')}"
             self.callbacks.note(note)
             self.pruned = self.pruned.restore(back, note)
             kept |= set(back)

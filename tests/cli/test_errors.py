@@ -64,6 +64,11 @@ def test_bad_usage_is_status_2_and_names_the_place(arguments, words, has, inputs
         (("simulate", "d.yaml", "--profile", "p.csv", "--workload", "imgae"), "did you mean image?"),
         (("simulate", "d.yaml", "--profile", "p.csvv", "--workload", "w.yaml"), "did you mean p.csv?"),
         (("report", "results/shp"), "did you mean results/shop?"),
+        (("simulate", "w.yaml"), "it goes after --workload"),
+        (("simulate", "s.yaml"), "it goes after --space"),
+        (("simulate", "d.yaml", "--profile", "p.csv", "--workload", "d.yaml"), "has simulate, explain, deploy and export take one"),
+        (("search", "--gpus", "4", "--profile", "p.csv", "--space", "w.yaml"), "it goes after --workload"),
+        (("explain", "results/done"), "name the deployment in it: results/done/best.yaml"),
         (("report", "nowhere"), "look for it: ls results"),
         (("search", "--resume", "results/shp"), "did you mean results/shop?"),
         (("search", "--resume", "results/shop"), "look for it: ls results"),
@@ -72,6 +77,9 @@ def test_bad_usage_is_status_2_and_names_the_place(arguments, words, has, inputs
 )  # fmt: skip
 def test_a_first_mistake_is_answered_with_its_mend(arguments, mend, has, inputs) -> None:  # type: ignore[no-untyped-def]
     (inputs / "results" / "shop").mkdir(parents=True)
+    (inputs / "results" / "done").mkdir()
+    shutil.copy(inputs / "d.yaml", inputs / "results" / "done" / "best.yaml")
+    (inputs / "s.yaml").write_text("version: 1\ntopologies: [monolithic]\n")
     shutil.copy(shipped("profiles") / "h100-qwen2.5-vl-7b.parquet", inputs / "mine.parquet")
     said = has(*arguments)
     assert said.status in (2, 3), said.err

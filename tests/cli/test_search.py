@@ -164,6 +164,15 @@ def test_two_runs_of_a_day_have_two_folders(has, inputs) -> None:  # type: ignor
     assert len(set(folders)) == 3
 
 
+def test_bounds_that_were_meant_in_seconds_are_warned_of_without_an_slo_in_the_workload(has, small) -> None:  # type: ignore[no-untyped-def]
+    bare = (small / "w.yaml").read_text().partition("slo:")[0]
+    (small / "w.yaml").write_text(bare)
+    said = has(*SEARCH, "--ttft-ms", "1.5", "--tpot-ms", "0.06", "--run", "run")
+    assert said.status == 1
+    assert "slo.ttft_ms 1.5 is 1.5 milliseconds; if seconds were meant: 1500" in said.err
+    assert "slo.tpot_ms 0.06 is 0.06 milliseconds; if seconds were meant: 60" in said.err
+
+
 def test_nothing_meets_the_slo_is_status_1_and_the_least_bad_is_written(has, small) -> None:  # type: ignore[no-untyped-def]
     said = has(*SEARCH, "--ttft-ms", "1", "--run", "run", "--json")
     assert said.status == 1

@@ -67,7 +67,17 @@ def test_a_baseline_that_wins_is_not_hidden() -> None:
 def test_an_answer_that_misses_the_slo_begins_with_that() -> None:
     lines = answer_lines(best(meets_slo=False, objective=objective("max-rate", 0.0)))
     assert lines[0] == "Nothing meets the SLO; this is the least bad."
+    assert lines[1] == "4M: 0 req/s"
+    assert not any("largest rate" in line or "with probability" in line for line in lines)
     assert "Nothing" not in answer_lines(best(meets_slo=True, objective=objective("max-rate", 1.0)))[0]
+
+
+@pytest.mark.parametrize(
+    ("probability", "words"), [(0.998, "above 0.99"), (0.463, "0.46"), (0.001, "below 0.01"), (0.99, "0.99")]
+)
+def test_no_probability_is_shown_as_certain(probability: float, words: str) -> None:
+    told = answer_lines(best(confidence={"within_percent": 3, "probability": probability}))
+    assert f"within 3 % of the best there is with probability {words}" in told
 
 
 def test_a_baseline_that_could_not_run_says_why() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from has.core.trial import TrialState
 from has.errors import InputError
+from has.report.document import Command
 from has.report.html import page
 from has.report.run import load_run, run_data, save_tables
 from has.report.run_document import describe_run
@@ -39,6 +41,27 @@ def test_every_section_is_backed_by_the_run(small_run: Path) -> None:
         *("What was pruned, and why", "Simulated against predicted", "How to reproduce it"),
     ):
         assert title in titles
+
+
+def test_what_the_folder_keeps_no_copy_of_is_given_again(small_run: Path) -> None:
+    run = load_run(small_run)
+    typed = ["/bin/has", "search", "--gpus", "4", "--trial-profile", "my truth.parquet", "--trial-noise=0.04"]
+    again = replace(run, manifest={**run.manifest, "command": typed})
+    section = describe_run(again).sections[-1]
+    assert isinstance(section.parts[0], Command)
+    assert section.parts[0].line.startswith("has search --gpus 4 --profile ")
+    assert section.parts[0].line.endswith(" --trial-profile 'my truth.parquet' --trial-noise=0.04")
+    assert dict(section.parts[1].rows)["command"].startswith("has search --gpus 4 ")  # type: ignore[union-attr]
+
+
+def test_columns_without_a_price_are_not_drawn(small_run: Path) -> None:
+    run = load_run(small_run)
+    assert all(row["usd_per_hour"] is None for row in run.pareto)
+    text = page(describe_run(run))
+    assert "$/h" not in text
+    assert "Prices" not in text
+    priced = replace(run, pareto=tuple({**row, "usd_per_hour": 2.5} for row in run.pareto))
+    assert "$/h" in page(describe_run(priced))
 
 
 def test_the_funnel_adds_up(small_run: Path) -> None:
