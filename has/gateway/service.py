@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+from has.gateway.context import Context
 from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
 from has.gateway.job import FinishReason, Job, TokenEvent
 from has.gateway.observer import Observer, ServiceState
@@ -84,7 +85,7 @@ class Service:
         self.observer = observer or Observer()
         self._port = port
         self._model = model
-        self._max_model_len = max_model_len
+        self._context = Context(max_model_len)
         self._language = language or BundledLanguage(eos)
         self._tap = tap
         self._clock = clock
@@ -108,7 +109,7 @@ class Service:
 
     @property
     def max_model_len(self) -> int | None:
-        return self._max_model_len
+        return self._context.most
 
     def not_ready(self) -> str | None:
         if self.broken:
@@ -139,12 +140,12 @@ class Service:
         prompt_tokens = len(render([1] * len(job.media))) - len(job.media)
         if prompt_tokens + len(job.media) < 1:
             raise BadRequest("the prompt is empty", "messages")
-        output_tokens = self._output_tokens(job, prompt_tokens)
+        output_tokens = self._context.output_tokens(job, prompt_tokens)
         payload = Payload(
             media=job.media,
             render=render,
             output_tokens=output_tokens,
-            context=self._max_model_len,
+            context=self._context.most,
             temperature=job.temperature,
             top_p=job.top_p,
             seed=request if job.seed is None else job.seed,
@@ -164,25 +165,6 @@ class Service:
         self._port.open(request, payload)
         self._advance(arrival_s)
         return stream
-
-    def _output_tokens(self, job: Job, prompt_tokens: int) -> int:
-        """What the job asks for; without a wish, what its context leaves (media still to be counted)."""
-        if self._max_model_len is None:
-            if job.max_tokens is None:
-                raise BadRequest("max_tokens is needed: this service has no bound of its own", "max_tokens")
-            return job.max_tokens
-        left = self._max_model_len - prompt_tokens
-        if left < 1 or (job.max_tokens or 0) > left:
-            raise self._too_long(prompt_tokens, job.max_tokens)
-        return job.max_tokens or left
-
-    def _too_long(self, tokens: int, max_tokens: int | None) -> BadRequest:
-        wanted = f" and {max_tokens} output tokens are asked for" if max_tokens else ""
-        return BadRequest(
-            f"the prompt has {tokens} tokens{wanted}; the context holds {self._max_model_len}",
-            "messages",
-            code="context_length_exceeded",
-        )
 
     def _refused(self, refusal: Refuse, ticket: Ticket) -> Exception:
         self.observer.refused(refusal.reason)
@@ -255,25 +237,26 @@ class Service:
     def _preprocessed(self, event: Preprocessed) -> None:
         running = self._running.get(event.request)
         if running is not None:
-            ticket, stream = running.ticket, running.stream
-            ticket.media_tokens = event.media_tokens
+            running.ticket.media_tokens = event.media_tokens
             if event.error:
                 param = running.job.media[0].param if running.job.media else None
                 self._fail(event.request, BadRequest(event.error, param))
-            elif self._max_model_len is not None and ticket.tokens >= self._max_model_len:
-                self._fail(event.request, self._too_long(ticket.tokens, None))
-            elif self._max_model_len is not None and (
-                running.job.max_tokens is not None and ticket.kv_tokens > self._max_model_len
-            ):
-                self._fail(event.request, self._too_long(ticket.tokens, running.job.max_tokens))
             else:
-                stream.prompt_tokens = ticket.tokens
-                if self._max_model_len is not None:
-                    ticket.output_tokens = min(ticket.output_tokens, self._max_model_len - ticket.tokens)
-                if not self.scheduler.decode.fits(ticket):
-                    self._fail(event.request, self._refused(Refuse(event.request, "too_long", None), ticket))
+                self._fit(running)
         self._stage_done("preprocess", self.scheduler.preprocess.lanes[event.server].running, event)
         self.scheduler.preprocessed(event.server, event.end_s)
+
+    def _fit(self, running: _Running) -> None:
+        """Hold a request to its context and to a worker's memory, now that its media are counted."""
+        job, ticket, stream = running.job, running.ticket, running.stream
+        try:
+            ticket.output_tokens = self._context.left_after_media(job, ticket.tokens, ticket.output_tokens)
+        except BadRequest as error:
+            self._fail(ticket.request, error)
+            return
+        stream.prompt_tokens = ticket.tokens
+        if not self.scheduler.decode.fits(ticket):
+            self._fail(ticket.request, self._refused(Refuse(ticket.request, "too_long", None), ticket))
 
     def _counted(self, counted: tuple[tuple[int, int], ...]) -> None:
         """What the workers counted goes before what was estimated."""
