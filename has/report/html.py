@@ -97,8 +97,13 @@ def _lead(line: str) -> str:
     """A sentence of the answer; one that begins by saying what it is of has that stand out."""
     label, colon, rest = line.partition(": ")
     if colon and len(label) <= LONGEST_LABEL:
-        return f"<p><b>{escape(label)}:</b> {escape(rest)}</p>"
-    return f"<p>{escape(line)}</p>"
+        return f"<p><b>{_prose(label)}:</b> {_prose(rest)}</p>"
+    return f"<p>{_prose(line)}</p>"
+
+
+def _prose(words: str) -> str:
+    """A sentence in which no line ends between a number and its percent sign."""
+    return escape(words).replace(" %", "\u00a0%")
 
 
 @cache
@@ -128,8 +133,8 @@ def _part(part: Part) -> str:
         return _picture(part)
     if isinstance(part, Panels):
         inside = "".join(_picture(picture, said=False) for picture in part.pictures)
-        return f'<div class="panels">{inside}</div><p class="words">{escape(part.words)}</p>'
-    return f"<p>{escape(part)}</p>"
+        return f'<div class="panels">{inside}</div><p class="words">{_prose(part.words)}</p>'
+    return f"<p>{_prose(part)}</p>"
 
 
 def _table(whole: Table) -> str:
@@ -199,7 +204,7 @@ def _picture(picture: Picture, *, said: bool = True) -> str:
     data = json.dumps(
         {"traces": picture.traces, "layout": picture.layout}, ensure_ascii=False, separators=(",", ":")
     )
-    words = f'<p class="words">{escape(picture.words)}</p>' if said else ""
+    words = f'<p class="words">{_prose(picture.words)}</p>' if said else ""
     return (
         f'<figure class="plot"><figcaption>{escape(picture.caption)}</figcaption>'
         f'<div class="canvas" style="height:{picture.height}px" role="img" aria-label="{escape(picture.words)}"></div>'

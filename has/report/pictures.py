@@ -44,10 +44,7 @@ def landscape(found: Landscape, best: Deployment) -> Panels:
             }
         ]
         if found.answer and batch == best.encode_batch:
-            cross = plot.points([], [], "the answer", 1)
-            cross |= {"x": [f"{best.prefill_offload:g}"], "y": [found.answer], "showlegend": False}
-            cross["marker"] = {"symbol": "x-thin", "size": 13, "line": {"width": 3, "color": "#D55E00"}}
-            traces.append(cross)
+            traces += [_cross(f"{best.prefill_offload:g}", found.answer, *look) for look in CROSS]
         shape = plot.layout("s", "")
         shape["xaxis"] |= {"type": "category", "tickangle": 0}
         shape["yaxis"] |= {"type": "category", "autorange": "reversed", "title": {"text": ""}, "ticks": ""}
@@ -74,6 +71,16 @@ def landscape(found: Landscape, best: Deployment) -> Panels:
         + (" A number in brackets: GPUs of one worker." if any("(" in a for a in found.allocations) else "")
     )
     return Panels(pictures, words)
+
+
+CROSS = ((7, "#ffffff"), (3, "#D55E00"))
+"""Widths and colours, the lower first: what is orange on dark is hard to tell without colour, and so it has a light edge."""
+
+
+def _cross(x: str, y: str, width: int, colour: str) -> dict[str, Any]:
+    cross = plot.points([], [], "the answer", 1) | {"x": [x], "y": [y], "showlegend": False}
+    cross["marker"] = {"symbol": "x-thin", "size": 13, "line": {"width": width, "color": colour}}
+    return cross
 
 
 def trials_over_time(

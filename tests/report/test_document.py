@@ -93,6 +93,12 @@ def test_what_a_sentence_of_the_answer_is_of_stands_out() -> None:
     assert text.count("<b>") == 1
 
 
+def test_a_percent_sign_stays_with_its_number() -> None:
+    text = page(Document("t", ["Why: 60.0 % miss it"], [Section("s", ["of these 3 % fail"])]))
+    assert "<p><b>Why:</b> 60.0\u00a0% miss it</p>" in text
+    assert "<p>of these 3\u00a0% fail</p>" in text
+
+
 def test_two_columns_leave_out_what_is_not_known() -> None:
     assert two_columns([("a", 1), ("b", None)]).rows == [("a", 1)]
 

@@ -156,7 +156,7 @@ def test_without_scripts_all_words_and_tables_are_there(
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(report)
     browser.call("Emulation.setScriptExecutionDisabled", value=False)
-    text = browser.run("document.body.innerText")
+    text = browser.run("document.body.innerText").replace("\u00a0", " ")
     assert "How to reproduce it" in text
     assert "Largest rate tried that meets the target" in text
     assert "within 1 % of the best of them" in text

@@ -8,6 +8,7 @@ import pytest
 from has.core.deployment import Deployment
 from has.files.profile import load_profile
 from has.report import pictures
+from has.report.replay import Landscape
 
 
 def split(encode_sm: float) -> Deployment:
@@ -39,6 +40,17 @@ def test_the_split_is_marked_where_it_is(encode_sm: float, marks: list[str]) -> 
     assert picture is not None
     assert [told["text"] for told in picture.layout["annotations"]] == marks
     assert picture.layout["shapes"][0]["x0"] == encode_sm
+
+
+def test_the_answer_s_cross_is_seen_on_dark_and_on_light() -> None:
+    values = {1: np.array([[1.0, 3.0], [0.5, np.nan]])}
+    found = Landscape(5.0, ("1E1P2D", "1E2P1D"), (0.0, 0.5), values, "1E1P2D")
+    best = split(50.0).model_copy(update={"encode_batch": 1})
+    (picture,) = pictures.landscape(found, best).pictures
+    edge, cross = picture.traces[1:]
+    assert (edge["x"], edge["y"]) == (cross["x"], cross["y"]) == (["0.5"], ["1E1P2D"])
+    assert edge["marker"]["line"]["color"] == "#ffffff"
+    assert edge["marker"]["line"]["width"] > cross["marker"]["line"]["width"]
 
 
 def test_a_curve_that_begins_beyond_the_picture_says_so() -> None:
