@@ -33,7 +33,7 @@ from has.search.cuts import Cut, Pruned
 from has.search.problem import PREFILL_POOL, Problem
 from has.search.promise import Promises
 from has.search.space import Allocation, Candidate
-from has.search.worlds import CLOSE, IN_SIGHT, standing
+from has.search.worlds import CLOSE, IN_SIGHT, fewest, standing
 
 __all__ = ["Cut", "Pruned", "margin", "only_possible", "prune"]
 
@@ -47,10 +47,8 @@ LEAST_ERROR = 0.10
 LEAST_ALLOCATIONS = 3
 ROOM = 0.25
 """Share of the space that may stay though something as good stays too."""
-FEWEST, MOST = 8, 40
-"""Worlds that are looked at; where there is less than `WORK` for the fewest, none."""
-WORK = 2_000_000
-"""Requests that may be simulated to look at worlds: about a second."""
+WORK = 3_000_000
+"""Requests that may be simulated to look at worlds: about two seconds."""
 
 
 def margin(error: float) -> float:
@@ -294,21 +292,21 @@ class _Pruning:
     def worlds(self, left: list[Candidate]) -> list[Candidate]:
         """Behind others, or as good as others that stay, whichever way the profile is wrong.
 
-        Off where looking would take too long: on many GPUs, whose candidates were chosen by simulation.
+        Off where looking takes too long: on many GPUs, whose candidates were chosen by simulation.
         """
         if len(left) <= max(LEAST_ALLOCATIONS, ROOM * self._asked):
             return left
-        runs = len(left) * len(self.requests) * (1 + len(self.problem.further))
-        if FEWEST * runs > WORK:
+        room = round(ROOM * self._asked)
+        found = standing(self.problem, left, self.requests, self.error, room, WORK)
+        if found.worlds < fewest(self.error):
             self.notes.append(
-                f"the check worlds was off: {FEWEST} looks at {len(left)} candidates would simulate more than"
-                f" {WORK / 1e6:.3g} million requests"
+                f"the check worlds was off: {fewest(self.error)} looks at {len(left)} candidates would simulate more"
+                f" than {WORK / 1e6:.3g} million requests"
             )
             return left
-        found = standing(self.problem, left, self.requests, self.error, min(MOST, WORK // runs))
         if not len(found.close):
             return left
-        stays = dict(zip(left, found.worth_keeping(round(ROOM * self._asked)).tolist(), strict=True))
+        stays = dict(zip(left, found.worth_keeping(room).tolist(), strict=True))
         reached = dict(zip(left, found.reached.tolist(), strict=True))
 
         def superfluous(c: Candidate) -> Cut | None:

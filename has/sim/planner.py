@@ -7,13 +7,14 @@ deployment and kept while it is run at one rate after the other.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import lru_cache
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.deployment import POOLS, Deployment
+from has.core.deployment import POOLS, Deployment, SmRow
 from has.core.stage import Beside, Stage
 from has.latency.lookup import Grid, LatencyModel
 from has.latency.memory import kv_capacity
@@ -138,8 +139,7 @@ class Planner:
         encode, left = np.full(bound + 1, 100.0), np.full(bound + 1, 100.0)
         local = rules[at.SHARE_NUMERATOR] < rules[at.SHARE_DENOMINATOR]
         if local:
-            table = self.sm_table(deployment).sm_table
-            encode, left = encode_shares(table, bound), prefill_shares(table, bound)
+            encode, left = _shares(deployment.sm_table or self.sm_table(deployment).sm_table, bound)
         beside = rules[at.ENCODE_BESIDE], rules[at.PREFILL_BESIDE]
         whose = 0 if not self.latency.pools else 1 + rules[at.TOPOLOGY]
         key = (encode.tobytes(), left.tobytes(), beside, rules[at.MAX_SEQS], local, whose)
@@ -206,6 +206,13 @@ class Planner:
         if topology == at.E_PD:
             return on("encode"), on("prefill_decode"), on("prefill_decode")
         return on("all"), on("all"), on("all")
+
+
+@lru_cache(maxsize=256)
+def _shares(table: Literal["streams"] | tuple[SmRow, ...], bound: int) -> tuple[Floats, Floats]:
+    """Shares of encode and of local prefill by encode batch, float[bound+1]: a search runs thousands of deployments
+    that have a handful of tables."""
+    return encode_shares(table, bound), prefill_shares(table, bound)
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:

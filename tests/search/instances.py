@@ -41,7 +41,10 @@ pool has GPUs of its own, whose profile is wrong in its own way. pair: a second 
 the worse one counts, and whose requests may be much larger under the same SLO."""
 
 
-def random_instance(seed: int, kind: str = "plain", *, error: float = 0.25, requests: int = 300) -> Instance:
+def random_instance(
+    seed: int, kind: str = "plain", *, error: float = 0.25, requests: int = 300, gpus: int | None = None
+) -> Instance:
+    """`gpus`: 3 to 5 unless said."""
     rng = np.random.default_rng(seed)
     shape: dict[str, Any] = {
         "encode_s": float(np.exp(rng.uniform(np.log(0.02), np.log(0.4)))),
@@ -50,7 +53,8 @@ def random_instance(seed: int, kind: str = "plain", *, error: float = 0.25, requ
         "interference": float(rng.choice([0.0, 0.15])),
     }
     wrong = {stage: 1 + rng.uniform(-error, error) for stage in STAGES}
-    gpus = int(rng.integers(3, 6))
+    drawn_gpus = int(rng.integers(3, 6))
+    gpus = drawn_gpus if gpus is None else gpus
     room = (1.1, 2.5) if kind == "tight" else (3, 15)
     slo = {
         "ttft_ms": 1e3 * (shape["encode_s"] + shape["prefill_s"]) * float(rng.uniform(*room)),

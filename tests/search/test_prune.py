@@ -8,6 +8,7 @@ from has.search.objective import Objective
 from has.search.problem import Problem
 from has.search.prune import LEAST_ALLOCATIONS, margin, only_possible, prune
 from has.search.space import Candidate, enumerate_space
+from has.search.worlds import SHORT
 from has.sim.draw import draw_requests
 from tests.search.small import make_profile, make_workload
 
@@ -67,6 +68,27 @@ def test_a_larger_stated_error_keeps_more() -> None:
     # By what is certain of each alone: the last rule has room for as many, however wrong the profile is.
     kept = [len(pruned.kept) + pruned.by_rule.get("worlds", 0) for pruned in found]
     assert kept[0] < kept[1] < kept[2]
+
+
+@pytest.mark.parametrize("rate", [1.0, 6.0, 12.0])
+def test_of_candidates_that_carry_the_load_equally_well_some_stay(rate: float) -> None:
+    """At a low rate nearly all do; looking at who is best in many worlds then ends where enough are."""
+    everything = enumerate_space(SPACE, 8)
+    pruned = prune(problem(rate=rate), everything, rate)
+    assert len(pruned.kept) <= 0.3 * len(everything)
+    assert not any("worlds was off" in note for note in pruned.notes)
+
+
+def test_where_looking_at_worlds_takes_too_long_it_is_off_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    everything, asked = enumerate_space(SPACE, 8), problem(rate=1.0)
+    with_worlds = prune(asked, everything, 1.0)
+    monkeypatch.setattr("has.search.prune.WORK", 2 * len(everything) * SHORT)
+    without = prune(asked, everything, 1.0)
+    assert "worlds" not in without.by_rule
+    assert any("worlds was off" in note for note in without.notes)
+    assert set(with_worlds.kept) < set(without.kept)
 
 
 def test_at_overload_something_is_always_kept() -> None:
