@@ -97,6 +97,7 @@ class Metrics(Observer):
         self._service = self._histogram(
             "stage_service_seconds", "Start of a stage to its end", _SECONDS, "stage"
         )
+        self._stages: dict[str, tuple[Histogram, Histogram]] = {}
         self._routes = self._counter("prefills_routed", "Prefills by where they were sent", "route")
         self._route_tokens = self._counter("prefill_tokens_routed", "Their prompt and media tokens", "route")
         self.registry.register(_StateCollector(self))
@@ -148,8 +149,14 @@ class Metrics(Observer):
         self._cache_hits.labels(self._model).inc(known)
 
     def stage_done(self, stage: str, wait_s: float, service_s: float) -> None:
-        self._wait.labels(self._model, stage).observe(wait_s)
-        self._service.labels(self._model, stage).observe(service_s)
+        if stage not in self._stages:  # once a token: too often to look them up
+            self._stages[stage] = (
+                self._wait.labels(self._model, stage),
+                self._service.labels(self._model, stage),
+            )
+        wait, service = self._stages[stage]
+        wait.observe(wait_s)
+        service.observe(service_s)
 
     def routed(self, remote: bool, tokens: int) -> None:
         route = "remote" if remote else "local"

@@ -231,7 +231,8 @@ class Service:
                 self.scheduler.back(event.pool, event.worker, now_s)
             case _:
                 assert_never(event)
-        if not self.broken:
+        # A token that is not the last makes room for nobody.
+        if not self.broken and not (isinstance(event, Stepped) and not event.ended):
             self._advance(now_s if isinstance(event, Failed | Lost | Back | Broken) else event.end_s)
 
     def _preprocessed(self, event: Preprocessed) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class FakeVllm:
         self.ec_dir: Path | None = None
         self.delay_s: dict[str, float] = {}
         self.seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.read_to_end: Counter[str] = Counter()
         self.encoded: set[str] = set()
         self.prefilled: set[str] = set()
 
@@ -116,7 +117,9 @@ class _Stream(httpx.AsyncByteStream):
                 "token_ids": [i],
             }
             yield _event({"choices": [choice]})
+        yield _event({"choices": [], "usage": {"prompt_tokens": 77, "completion_tokens": self._tokens}})
         yield b"data: [DONE]\n\n"
+        self._fake.read_to_end[self._host] += 1
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -246,3 +246,16 @@ def test_media_of_one_request_are_encoded_by_idle_encoders_at_once() -> None:
     assert run(fake, plan, lambda r: r.ask(images=2))[0] == "t0 t1 t2 "
     assert [len(fake.seen[host]) for host in ("e0", "e1")] == [1, 1]
     assert len(fake.encoded) == 2
+
+
+def test_an_answer_is_read_to_its_end() -> None:
+    """One that is left at its last token closes the connection: a new one for every request, and an abort in the engine."""
+    fake = FakeVllm()
+
+    async def main(running: Running) -> None:
+        await running.ask()
+        while not fake.read_to_end:
+            await asyncio.sleep(0.01)
+
+    run(fake, deployment(), main)
+    assert fake.read_to_end == {"d0": 1}

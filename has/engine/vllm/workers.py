@@ -270,6 +270,9 @@ class EngineWorkers:
             self._handle(Stepped(command.worker, since_s, now_s, 1.0, ids, ended, counted=counted))
             since_s = now_s
             if ended:
+                # To the end: a connection that is left in the middle is closed, and the engine told to abort.
+                async for _ in chunks:
+                    pass
                 return
         if request in self._held:
             raise Failure("the answer ended before its last token")
