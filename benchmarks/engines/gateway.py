@@ -87,8 +87,8 @@ class Split:
     decode: int
     model: str
 
-    def deployment(self, batch: int) -> Deployment:
-        """Greedy: what waits when an encoder is idle goes, up to `batch`."""
+    def deployment(self, batch: int, wait_ms: float = 0.0) -> Deployment:
+        """Up to `batch` at an encoder; who finds it idle waits for company up to `wait_ms`."""
         alloc = {"encode": self.encode, "prefill": self.prefill, "decode": self.decode}
         return Deployment.model_validate(
             {
@@ -101,6 +101,7 @@ class Split:
                 "prefill_offload": 1.0,
                 "slo": SLO,
                 **GREEDY,
+                "max_wait_ms": wait_ms,
             }
         )
 
@@ -132,6 +133,15 @@ class Front:
     url: str
     pid: int
     stages: Callable[[], dict[str, tuple[float, float]]]
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Fronts stand still while another is measured: a gateway looks after its instances also when it has no work."""
+        os.kill(self.pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGSTOP)
 
     @property
     def cpu_s(self) -> float:
@@ -169,6 +179,7 @@ def front(
         yield Front(url, process.pid, lambda: stages(url))
     finally:
         process.terminate()
+        process.send_signal(signal.SIGCONT)
         process.wait(30)
 
 
@@ -272,11 +283,13 @@ def compare(
         where["random"] = fronts.enter_context(random_proxy(urls, FIRST_PORT))
         warm = draw_requests(workload(), rate=3.0, requests=10, seed=77)
         for of in where.values():
-            ttfts_ms(of.url, warm, 77)  # connections, code paths
+            with of.awake():
+                ttfts_ms(of.url, warm, 77)  # connections, code paths
         for turn in range(rounds):
             drawn = draw_requests(workload(), rate=rate, requests=requests, seed=3 + turn)
             for name in list(where) if turn % 2 == 0 else list(reversed(where)):
-                seen[name].run(where[name], drawn, turn)
+                with where[name].awake():
+                    seen[name].run(where[name], drawn, turn)
                 told = [round(q) for q in np.nanpercentile(seen[name].ttft_ms[-1], QUANTILES)]
                 print(f"round {turn + 1} {name}: TTFT p50, p90, p99 {told} ms", file=sys.stderr, flush=True)
     result = {name: one.figures() for name, one in seen.items()}
@@ -325,7 +338,13 @@ def main() -> None:
     parser.add_argument("--split", default="1,1,2", help="encode, prefill, decode instances")
     parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--batch", type=int, action="append", default=[], help="also with this B")
+    parser.add_argument(
+        "--batch",
+        action="append",
+        default=[],
+        metavar="B[:MS]",
+        help="also with this B, waiting for company so long",
+    )
     parser.add_argument("--no-choice", action="store_true", help="only with the B of --batch")
     parser.add_argument("--load", action="append", choices=LOADS, help="only at this load")
     parser.add_argument("--capacity", type=float, help="requests a second; measured if not given")
@@ -377,7 +396,9 @@ def measure(asked: argparse.Namespace, split: Split, urls: Urls, profile: Profil
     for load in asked.load or LOADS:
         rate = LOADS[load] * capacity
         deployments = {} if asked.no_choice else {"chosen": split.chosen(profile, rate)}
-        deployments |= {f"B={batch}": split.deployment(batch) for batch in asked.batch}
+        for text in asked.batch:
+            batch, _, wait_ms = text.partition(":")
+            deployments[f"B={text}"] = split.deployment(int(batch), float(wait_ms or 0))
         result[load] = compare(deployments, urls, rate, asked.requests, asked.rounds, folder)
         for name, deployment in deployments.items():
             result[load][name]["deployment"] = deployment.model_dump(
