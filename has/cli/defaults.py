@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypeVar
 
 from has.cli.console import Talk
+from has.files.shipped import called
 
 T = TypeVar("T")
 
@@ -23,7 +25,10 @@ class Defaults:
         return default
 
     def note(self, option: str, value: Any, why: str = "") -> None:
-        shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        if isinstance(value, Path):
+            shown = called(value)
+        else:
+            shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         self._taken.append((option, shown, why))
 
     def tell(self, talk: Talk) -> None:

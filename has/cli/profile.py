@@ -13,7 +13,7 @@ from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
 from has.cli.failure import Interrupted
 from has.core.words import plural, time_left
-from has.errors import InputError
+from has.errors import InputError, MissingError
 
 if TYPE_CHECKING:
     from has.core.profile import Profile
@@ -255,6 +255,11 @@ def measure(
     tensor_parallel: int = 1,
 ) -> Profile:
     """Measure and write a profile with progress shown; also what `has search` does where no profile fits."""
+    if not wiring.can_measure():
+        raise MissingError(
+            "measuring needs the runtime, which is not installed",
+            mend=f"pip install 'has-epd[runtime]'; or estimate: has profile --model {inputs.EXAMPLE_MODEL} --gpu {inputs.EXAMPLE_GPU}",
+        )
     view = _ProgressView(talk)
     try:
         with view:

@@ -41,6 +41,11 @@ def names(*kinds: Kind) -> dict[str, Path]:
     return found
 
 
+def called(path: Path) -> str:
+    """What a path is called: what ships by its bare name, which is all that an option needs."""
+    return path.stem if path in names(*KINDS).values() else str(path)
+
+
 def named(given: str | Path, *kinds: Kind) -> Path:
     """The file that `given` means: one that is there, else the one that ships under that bare name.
 

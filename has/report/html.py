@@ -172,7 +172,7 @@ def _right(numeric: bool) -> str:
 def _cell(value: Any, numeric: bool) -> str:
     words = number(value)
     kind = _right(numeric) or (' class="s"' if len(words) <= SHORT else "")
-    return f"<td{kind}>{escape(words)}</td>"
+    return f"<td{kind}>{_prose(words)}</td>"
 
 
 def _bars(bars: Bars) -> str:
@@ -180,7 +180,7 @@ def _bars(bars: Bars) -> str:
     rows = "\n".join(
         f'<tr><th scope="row">{escape(label)}</th>'
         f'<td><span class="track" aria-hidden="true"><span class="fill" style="width:{_percent(value, bars.full)}%">'
-        f"</span></span></td><td>{escape(text)}</td></tr>"
+        f"</span></span></td><td>{_prose(text)}</td></tr>"
         for label, value, text in bars.rows
     )
     return f'<div class="wide" tabindex="0"><table>{caption}<tbody>\n{rows}\n</tbody></table></div>'

@@ -152,7 +152,7 @@ def sm_shares(profile: Profile, best: Deployment, media_tokens: float, total_tok
             (r.encode_sm for r in reversed(best.sm_table) if r.batch <= bound), best.sm_table[0].encode_sm
         )
         if encode == 50:
-            marks = [plot.upright(50, f"encode, batch {bound}, and local prefill: 50 % each")]
+            marks = [plot.upright(50, "50 % each")]
         else:
             marks = [plot.upright(encode, f"encode, batch {bound}: {number(encode)} %")]
             if encode < 100:

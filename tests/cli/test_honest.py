@@ -129,9 +129,21 @@ def test_a_search_that_only_simulates_measures_nothing_where_a_profile_ships(has
         said = has("search", *arguments, "--workload", "w.yaml")
         assert "nothing is searched" in said.err
         assert "shipped, of another machine: none fits, and trials are only simulated" in said.err
+        assert "  --profile cpu-tiny-image " in said.err  # by the name that the option takes
     assert "--on simulated" in said.err
     assert all(arguments["profile"].metadata.source == "measured" for arguments in asked)
     assert len(asked) == 2
+
+
+def test_measuring_without_the_runtime_names_what_to_install(has, inputs, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("has.cli.wiring.can_measure", lambda: False)
+    said = has("profile", "--device", "cpu", "--quick")
+    assert said.status == 3
+    assert (
+        "pip install 'has-epd[runtime]'; or estimate: has profile --model qwen2.5-vl-7b --gpu h100"
+        in said.err
+    )
+    assert has("search", "--gpus", "4", "--on", "live").status == 3
 
 
 @pytest.mark.parametrize(

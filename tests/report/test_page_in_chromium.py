@@ -87,7 +87,7 @@ CUT_OFF = f"""[...document.querySelectorAll('.canvas')].flatMap(canvas => {{
   }}).map(words => words.textContent);
 }})"""
 OVER_EACH_OTHER = """[...document.querySelectorAll('.canvas')].flatMap(canvas => {
-  const marks = [...canvas.querySelectorAll('.annotation-text')].map(m => [m.textContent, m.getBoundingClientRect()]);
+  const marks = [...canvas.querySelectorAll('.annotation-text, .legendtext')].map(m => [m.textContent, m.getBoundingClientRect()]);
   return marks.flatMap(([one, a], i) => marks.slice(i + 1).filter(([, b]) =>
     a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom).map(([other]) => one + ' | ' + other));
 })"""

@@ -31,7 +31,7 @@ def split(encode_sm: float) -> Deployment:
     ("encode_sm", "marks"),
     [
         (30.0, ["encode, batch 2: 30 %", "local prefill: 70 %"]),
-        (50.0, ["encode, batch 2, and local prefill: 50 % each"]),
+        (50.0, ["50 % each"]),
         (100.0, ["encode, batch 2: 100 %"]),
     ],
 )
