@@ -7,12 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from has.core.deployment import Deployment
 from has.core.requests import Floats, Requests
 from has.core.trial import Trial, TrialState
-from has.core.words import plural
 from has.errors import InputError
 from has.search.calibrate import telemetry
 from has.search.ensemble import SimulatedEnsemble
@@ -22,20 +19,15 @@ from has.search.journal import Journal
 from has.search.predict import Predictor
 from has.search.problem import Problem
 from has.search.prune import Pruned
+from has.search.ranking import Ranking
 from has.search.samplers.port import Proposal, Sampler, Tried, View
-from has.search.screen import Scores, ranked, screen, tried
+from has.search.screen import Scores, tried
 from has.search.space import Candidate, candidate_of
 from has.search.stop import StopRule
 from has.search.study import StudyMirror
 from has.search.surrogate import Observation, Posterior, Surrogate, Telemetry
 from has.search.trials import Measured, Trials, recalled, record, with_objective
 
-SHORTLIST = 32
-"""Candidates that the surrogate looks at: the first ones of the simulator's ranking."""
-RANKED_AGAIN = 200
-"""Candidates that calibrated simulators rank anew."""
-NEAR = 0.1
-"""A candidate that was cut comes back if the calibrated simulator sees it this close to the best."""
 AUDIT_FROM = 8
 """The least budget of which one trial goes to a candidate that was cut."""
 BOUND_NOISE = 3.0
@@ -95,11 +87,7 @@ class Loop:
         self.problem = problem
         self.lists = lists
         self.trials = trials
-        self.pruned = pruned
-        self.predicted = {**cut_scores, **kept_scores}
-        self._first_predicted = dict(self.predicted)
-        self.cut_scores = cut_scores
-        self.order = ranked(problem.objective, kept_scores)
+        self.ranking = Ranking(problem.objective, pruned, kept_scores, cut_scores, uncalibrated)
         self.baselines = baselines
         self.sampler = sampler
         self.surrogate = surrogate
@@ -140,6 +128,10 @@ class Loop:
             self.measure_together(together)
 
     @property
+    def pruned(self) -> Pruned:
+        return self.ranking.pruned
+
+    @property
     def trials_left(self) -> int:
         return self.budget - self._number
 
@@ -149,13 +141,13 @@ class Loop:
     @property
     def shortlist(self) -> list[Candidate]:
         """What the surrogate judges: the first of the ranking, and everything that was tried."""
-        first = self.order[:SHORTLIST]
+        first = self.ranking.first
         return [*first, *(c for c in self.finished if c not in set(first))]
 
     def propose(self, remaining: int, pending: Sequence[Candidate] = ()) -> Proposal | None:
         return self.sampler.propose(
             View(
-                candidates=self.order,
+                candidates=self.ranking.order,
                 shortlist=self.shortlist,
                 tried=tuple(self._history),
                 number=self._number + len(pending),
@@ -246,7 +238,10 @@ class Loop:
             told = self._telemetry(deployment, measured.point.rate, measured.point.figures)
         moved = self.surrogate.learn(self._observation(candidate, measured), told)
         if moved:
-            self._rank_again()
+            self.callbacks.note("stage latencies differ from the profile: ranking the candidates again")
+            back = self.ranking.again(self.ensemble.central, self.lists.coarse)
+            if back is not None:
+                self.callbacks.note(back)
 
     def _observation(self, candidate: Candidate, measured: Measured) -> Observation | None:
         if measured.state == TrialState.COMPLETE and measured.shown is not None:
@@ -277,59 +272,16 @@ class Loop:
             self.ensemble.factors,
         )
 
-    def _rank_again(self) -> None:
-        """All candidates in the order of the calibrated simulator, as far as they can still matter.
-
-        What was cut on the uncalibrated profile comes back if it can.
-        """
-        self.callbacks.note("stage latencies differ from the profile: ranking the candidates again")
-        central = self.ensemble.central
-        order = self._in_sight(central)
-        scores = screen(central, order[:RANKED_AGAIN], self.lists.coarse, lambda _: None)
-        self.predicted |= scores
-        kept = set(self.order)
-        best = max((score.value for score in scores.values()), default=0.0)
-        back = [c for c, s in scores.items() if c not in kept and s.value >= (1 - NEAR) * best > 0]
-        if back:
-            note = f"good with the stage latencies that trials showed, and so back: {plural(len(back), 'candidate')}"
-            self.callbacks.note(note)
-            self.pruned = self.pruned.restore(back, note)
-            kept |= set(back)
-        first = ranked(self.problem.objective, {c: s for c, s in scores.items() if c in kept})
-        self.order = [*first, *(c for c in order[RANKED_AGAIN:] if c in kept)]
-
-    def _in_sight(self, central: Predictor) -> list[Candidate]:
-        """By what they were predicted to be worth, times how their capacities changed since."""
-        before = self.uncalibrated
-        carried = {c: before.limit(c) for c in self.predicted}
-        usual = np.median(
-            [self.predicted[c].value / carried[c] for c in self.order[:SHORTLIST] if carried[c]]
-        )
-        worth = {
-            c: central.limit(c) * (self._first_predicted[c].value / carried[c] or usual)
-            for c in self.predicted
-            if carried[c] > 0
-        }
-        return sorted(worth, key=lambda c: worth[c], reverse=True)
-
     def _audit_refutes(self) -> bool:
         """Try the likeliest candidate that was cut; if it beats all others, its rule was wrong here."""
-        cuts = {cut.candidate: cut.rule for cut in self.pruned.cuts if cut.rule not in ("reach", "memory")}
-        scores = {c: s for c, s in self.cut_scores.items() if c in cuts and c not in self.finished}
-        if not scores or self.trials_left < 1 or self.sampler.exhaustive:
+        candidate = self.ranking.likeliest_cut(self.finished)
+        if candidate is None or self.trials_left < 1 or self.sampler.exhaustive:
             return False
         best_before = self.best_trial
-        candidate = ranked(self.problem.objective, scores)[0]
         trial = self.measure(candidate, "audit")
         if trial.state != TrialState.COMPLETE or best_before is None or self.best_trial is not trial:
             return False
-        rule = cuts[candidate]
-        back = [c for c, r in cuts.items() if r == rule]
-        note = f"the audit trial {candidate.label} beat what was kept: rule {rule} is taken back"
-        self.callbacks.note(note)
-        self.pruned = self.pruned.restore(back, note)
-        everything = {c: self.predicted[c] for c in self.pruned.kept if c in self.predicted}
-        self.order = ranked(self.problem.objective, everything)
+        self.callbacks.note(self.ranking.take_back(candidate))
         return True
 
     # What a trial is worth.
