@@ -233,7 +233,8 @@ class _Pruning:
         """One-sided: B too small to carry Ref, or past the encoder's saturation.
 
         A full batch that would take longer than TTFT is no reason: its waiting budget is then nought,
-        and the batcher launches whatever waits as soon as the encoder is idle.
+        and the batcher launches whatever waits as soon as the encoder is idle. Nor is saturation at overload,
+        where the little that a larger batch gains decides how soon TTFT is over.
         """
         need = (1 - self.m) * self._reference(left)
         throughput, raw = self._optimist.encode_per_worker, self._optimist.encode_throughput
@@ -244,6 +245,8 @@ class _Pruning:
             for small in batches
             if small < b and raw(b) < raw(small) * (1 + SATURATED * math.log2(b / small))
         }
+        if self._overloaded(left):
+            saturated = {}
 
         def unfit(c: Candidate) -> Cut | None:
             if c.topology == "monolithic":
