@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import random
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
@@ -34,6 +35,7 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
     app = FastAPI()
     rng = random.Random(seed)
     numbers = itertools.count()
+    session = uuid.uuid4().hex[:8]  # a name that was used before brings back what was encoded under it
     client = httpx.AsyncClient(
         timeout=600.0,
         trust_env=False,
@@ -67,7 +69,7 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
     @app.post(PATH, response_model=None)
     async def chat(request: Request) -> StreamingResponse | JSONResponse:
         body = await request.json()
-        name = f"random-{next(numbers)}"
+        name = f"random-{session}-{next(numbers)}"
         parts = [p for m in body["messages"] if isinstance(m["content"], list) for p in m["content"]]
         media = [part for part in parts if part["type"] in MEDIA]
         for i, part in enumerate(media):
