@@ -33,7 +33,7 @@ from has.search.cuts import Cut, Pruned
 from has.search.problem import PREFILL_POOL, Problem
 from has.search.promise import Promises
 from has.search.space import Allocation, Candidate
-from has.search.worlds import CLOSE, IN_SIGHT, fewest, standing
+from has.search.worlds import CLOSE, fewest, standing
 
 __all__ = ["Cut", "Pruned", "margin", "only_possible", "prune"]
 
@@ -315,7 +315,7 @@ class _Pruning:
         def superfluous(c: Candidate) -> Cut | None:
             if stays[c]:
                 return None
-            best = reached[c] >= 1 - IN_SIGHT
+            best = reached[c] >= 1 - found.sight
             why = "where it is near the best, others that stay are" if best else "far behind"
             return Cut(
                 c, "worlds", 1 - CLOSE, reached[c], CLOSE, f"{why}, whichever way the profile is wrong"

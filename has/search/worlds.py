@@ -38,6 +38,8 @@ Bools = NDArray[np.bool_]
 STAGES = [FACTORS.index(name) for name in ("encode", "prefill", "decode")]
 CLOSE, NEAR, IN_SIGHT = 0.01, 0.03, 0.15
 """Shares behind a world's best: as good, nearly as good, and worth keeping where there is room."""
+IN_SIGHT_AT_RATES = 0.3
+"""The last of them at a given rate: at overload, little in a stage's latency decides how many requests are in time."""
 OVER = 1.1
 """A short list lets a queue grow for as long as TTFT allows: it carries this much more than capacities."""
 
@@ -62,6 +64,7 @@ class Standing:
     near: Bools
     reached: Floats
     worlds: int
+    sight: float
 
     @property
     def often(self) -> Floats:
@@ -70,14 +73,14 @@ class Standing:
 
     def worth_keeping(self, room: int) -> Bools:
         """Of every world's best `FIRST`, those that are near the best most often; then, where there is
-        `room` for more than those, whoever is, down to what is `IN_SIGHT` behind. [C]"""
+        `room` for more than those, whoever is, down to what is `sight` behind. [C]"""
         order = np.lexsort((-self.reached, -self.often))
         chosen = np.zeros(len(order), np.bool_)
         for close in self.close[:, order]:
             members = order[close]
             missing = FIRST - int(chosen[members].sum())
             chosen[members[~chosen[members]][: max(0, missing)]] = True
-        more = order[~chosen[order] & (self.reached[order] >= 1 - IN_SIGHT)]
+        more = order[~chosen[order] & (self.reached[order] >= 1 - self.sight)]
         chosen[more[: max(0, room - int(chosen.sum()))]] = True
         return chosen
 
@@ -120,7 +123,8 @@ def standing(
     """Run the candidates in one world after the other until `work` requests were simulated; of equals no more
     than there is `room` for."""
     looked = _Rates(problem, candidates, requests, error, room, work)
-    judge = looked.judge if problem.objective.name == "max-rate" else looked.judge_at_rates
+    largest = problem.objective.name == "max-rate"
+    judge = looked.judge if largest else looked.judge_at_rates
     worlds, rows = 0, []
     try:
         for latency in latencies(problem, error, MOST):
@@ -132,7 +136,7 @@ def standing(
         pass
     empty = np.zeros((0, len(candidates)), np.bool_)
     close, near = (np.array([row[i] for row in rows]) if rows else empty for i in range(2))
-    return Standing(close, near, looked.reached, worlds)
+    return Standing(close, near, looked.reached, worlds, IN_SIGHT if largest else IN_SIGHT_AT_RATES)
 
 
 class _Spent(Exception):
@@ -173,7 +177,7 @@ class _Rates:
         values = np.zeros(len(bounds))
         best, serve_all, first = 0.0, 0, not self.reached.any()
         for i in self._likeliest(bounds):
-            if bounds[i] <= best * (1 - IN_SIGHT):
+            if bounds[i] <= best * (1 - IN_SIGHT_AT_RATES):
                 continue
             score = self._score(predictor, i)
             values[i] = self._worth(i, score)
