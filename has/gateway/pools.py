@@ -338,14 +338,18 @@ class PrefillPool:
         return commands
 
     def _join(self, caps: Caps) -> list[Prefill]:
-        """One request after the other to the worker that has the fewest tokens, as long as the head fits there."""
+        """One request after the other to the worker that has the fewest tokens, of those where the head fits."""
         commands = []
-        living = [(index, lane) for index, lane in enumerate(self.lanes) if lane.alive]
-        while self.queue and living:
-            index, lane = min(living, key=lambda entry: entry[1].tokens)
-            if not caps.allow(len(lane.running) + 1, lane.tokens + self.queue[0].tokens):
+        while self.queue:
+            tokens = self.queue[0].tokens
+            fits = [
+                (lane.tokens, index)
+                for index, lane in enumerate(self.lanes)
+                if lane.alive and caps.allow(len(lane.running) + 1, lane.tokens + tokens)
+            ]
+            if not fits:
                 break
-            commands.append(self._prefill(index, [self.queue.popleft()]))
+            commands.append(self._prefill(min(fits)[1], [self.queue.popleft()]))
         return commands
 
     def _prefill(self, index: int, batch: list[Ticket]) -> Prefill:

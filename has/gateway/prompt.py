@@ -38,7 +38,13 @@ def renderer(job: Job, tokenizer: Tokenizer) -> Renderer:
 
 
 class Language(Protocol):
-    """A model's prompts and tokens, as far as a service must understand them."""
+    """A model's prompts and tokens, as far as a service must understand them.
+
+    `says_ends`: a token itself says that it is the last, also of an answer that is as long as it may be. Else the
+    service counts.
+    """
+
+    says_ends: bool
 
     def renderer(self, job: Job) -> Renderer:
         """How `job`'s prompt is rendered. Where the workers render it, an estimate of its length will do."""
@@ -52,6 +58,8 @@ class Language(Protocol):
 
 class BundledLanguage:
     """The bundled models' byte-level tokenizer and chat template."""
+
+    says_ends = False
 
     def __init__(self, eos: int | None) -> None:
         self._eos = eos

@@ -195,7 +195,9 @@ class Service:
             case Prefilled():
                 self._counted(event.counted)
                 for request, token in event.tokens:
-                    if token >= 0 and self._token(request, token, event.end_s):
+                    if token < 0:
+                        self._decode_brings_it(request)
+                    elif self._token(request, token, event.end_s):
                         self.scheduler.finish(request)
                         self._over(request)
                 if event.remote:
@@ -259,6 +261,12 @@ class Service:
         if not self.scheduler.decode.fits(ticket):
             self._fail(ticket.request, self._refused(Refuse(ticket.request, "too_long", None), ticket))
 
+    def _decode_brings_it(self, request: int) -> None:
+        """The first token too: so it is not over, though an estimate left it no more than one."""
+        if request in self._running:
+            ticket = self._running[request].ticket
+            ticket.output_tokens = max(ticket.output_tokens, 2)
+
     def _counted(self, counted: tuple[tuple[int, int], ...]) -> None:
         """What the workers counted goes before what was estimated."""
         for request, tokens in counted:
@@ -278,7 +286,8 @@ class Service:
         stream = running.stream
         index = stream.sent + 1
         ended = self._language.end(token, ignore_eos=running.job.ignore_eos)
-        reason: FinishReason | None = ended or ("length" if index >= running.ticket.output_tokens else None)
+        counted = not self._language.says_ends and index >= running.ticket.output_tokens
+        reason: FinishReason | None = ended or ("length" if counted else None)
         if index == 1:
             self._pace.first_token(self._clock())
         text = self._language.text(token, ended=ended is not None)

@@ -18,7 +18,10 @@ GRID = [1, 16, 16]
 
 
 class FakeVllm:
-    """Instances by host name: `e0`, `p0`, `d0`, `m0`. `dead` refuse connections, `broken` answer 500 for ever."""
+    """Instances by host name: `e0`, `l0` (prefill beside an encoder), `p0`, `d0`, `m0`.
+
+    `dead` refuse connections, `broken` answer 500 for ever, `garbled` answer 200 with what is none of the protocol's.
+    """
 
     def __init__(self, tokens: int = 3) -> None:
         self.tokens = tokens
@@ -28,6 +31,7 @@ class FakeVllm:
         self.die_after: dict[str, int] = {}
         """Host -> tokens of a stream after which it is dead."""
         self.refuse: dict[str, str] = {}
+        self.garbled: dict[str, str] = {}
         self.ec_dir: Path | None = None
         self.delay_s: dict[str, float] = {}
         self.seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -54,12 +58,13 @@ class FakeVllm:
             return httpx.Response(500, json={"error": {"message": "a hiccup"}})
         if host in self.refuse:
             return httpx.Response(400, json={"error": {"message": self.refuse[host]}})
+        if host in self.garbled:
+            return httpx.Response(200, text=self.garbled[host])
         body = json.loads(request.content)
         self.seen[host].append(body)
         await asyncio.sleep(self.delay_s.get(host, 0.0))
-        return {"e": self._encode, "p": self._prefill, "d": self._stream, "m": self._stream}[host[0]](
-            host, body
-        )
+        language = {"l": self._prefill, "p": self._prefill, "d": self._stream, "m": self._stream}
+        return (language | {"e": self._encode})[host[0]](host, body)
 
     def _encode(self, host: str, body: dict[str, Any]) -> httpx.Response:
         items = [part for message in body["messages"] for part in message["content"]]
@@ -95,7 +100,7 @@ class FakeVllm:
         if host.startswith("d"):
             assert body["kv_transfer_params"]["remote_request_id"] in self.prefilled
             assert "ec_transfer_params" not in body
-        return httpx.Response(200, stream=_Stream(self, host, int(body["max_tokens"])))
+        return httpx.Response(200, stream=_Stream(self, host, int(body.get("max_tokens", self.tokens))))
 
 
 class _Stream(httpx.AsyncByteStream):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections import Counter
+from typing import Any
 
 import pytest
 from PIL import Image
 
 import has.engine.vllm.watch as watch_module
 from has.core.deployment import Deployment
-from has.engine.vllm.language import EngineLanguage
+from has.engine.vllm.language import TEMPLATE_TOKENS, EngineLanguage
 from has.engine.vllm.urls import Urls
 from has.engine.vllm.workers import EngineWorkers
 from has.errors import HasError
 from has.gateway.errors import BadRequest, Interrupted, Refused
 from has.gateway.job import Job, MediaBytes
+from has.gateway.port import Back, Lost
 from has.gateway.scheduler import Scheduler
 from has.gateway.service import Service
 from has.models.tokens import token_rule
@@ -28,7 +31,9 @@ def png(width: int = 224, height: int = 224) -> bytes:
     return out.getvalue()
 
 
-def deployment(encode: int = 1, prefill: int = 1, decode: int = 1, batch: int = 1) -> Deployment:
+def deployment(
+    encode: int = 1, prefill: int = 1, decode: int = 1, batch: int = 1, **fields: Any
+) -> Deployment:
     return Deployment.model_validate(
         {
             "version": 1,
@@ -41,6 +46,7 @@ def deployment(encode: int = 1, prefill: int = 1, decode: int = 1, batch: int = 
             "max_wait_ms": 20.0,
             "dispatch": "round_robin",
             "slo": {"ttft_ms": 2000.0, "tpot_ms": 200.0},
+            **fields,
         }
     )
 
@@ -55,8 +61,16 @@ class Running:
             pool: tuple(f"http://{pool[0]}{i}" for i in range(plan.alloc[pool])) for pool in plan.alloc.pools
         }
         language = EngineLanguage("tiny")
+        span = plan.local_prefill_span
+        locals_ = plan.alloc["encode"] // span if plan.offload_fraction < 1 else 0
         self.workers = EngineWorkers(
-            Urls(encode=names["encode"], prefill=names["prefill"], decode=names["decode"]),
+            Urls(
+                encode=names["encode"],
+                local_prefill=tuple(f"http://l{i}" for i in range(locals_)),
+                prefill=names["prefill"],
+                decode=names["decode"],
+                span=span,
+            ),
             language,
             model="tiny",
             rule=token_rule("qwen2.5-vl"),
@@ -67,11 +81,15 @@ class Running:
         self.service = Service(scheduler, self.workers, model="tiny", max_model_len=512, language=language)
 
     async def ask(
-        self, images: int = 1, tokens: int = 3, size: tuple[int, int] = (224, 224)
+        self,
+        images: int = 1,
+        tokens: int | None = 3,
+        size: tuple[int, int] = (224, 224),
+        prompt: str = "what?",
     ) -> tuple[str, int, str]:
         """(text, prompt tokens, finish reason)."""
         media = tuple(MediaBytes("image", png(*size), "image/png", param="messages.0") for _ in range(images))
-        events = [e async for e in await self.service.submit(Job("what?", media, max_tokens=tokens))]
+        events = [e async for e in await self.service.submit(Job(prompt, media, max_tokens=tokens))]
         return "".join(e.text for e in events), events[-1].prompt_tokens, events[-1].finish_reason or ""
 
     async def close(self) -> None:
@@ -225,6 +243,65 @@ def test_an_instance_that_comes_back_is_used_again(monkeypatch) -> None:
         assert (await running.ask())[0] == "t0 t1 t2 "
 
     run(fake, deployment(), main)
+
+
+def test_a_worker_of_two_instances_is_back_when_both_are_well(monkeypatch) -> None:
+    """An encoder that is well does not bring back what lost its local prefill; nor is that said again and again."""
+    monkeypatch.setattr(watch_module, "HEALTH_S", 0.01)
+    fake = FakeVllm()
+    fake.dead |= {"l0"}
+    heard: list[Any] = []
+
+    async def main(running: Running) -> None:
+        handle = running.workers._handle
+        running.workers.listen(lambda event: (heard.append(event), handle(event)))  # type: ignore[func-returns-value]
+        while not heard:
+            await asyncio.sleep(0.01)
+        fake.dead |= {"e0"}
+        while len(heard) < 3:
+            await asyncio.sleep(0.01)
+        fake.dead -= {"l0"}
+        while running.workers.watch.lost[("encode", 0)] != {"http://e0"}:
+            await asyncio.sleep(0.01)
+        assert not any(isinstance(event, Back) and event.worker == 0 for event in heard)
+        fake.dead.clear()
+        while running.workers.watch.lost:
+            await asyncio.sleep(0.01)
+        assert (await running.ask())[0] == "t0 t1 t2 "
+
+    run(fake, deployment(encode=2, prefill_offload=0.5, tensor_parallel={"local_prefill": 2}), main)
+    told = Counter((type(event), event.worker) for event in heard if isinstance(event, Lost | Back))
+    assert told == {(Lost, 0): 2, (Lost, 1): 1, (Back, 0): 1, (Back, 1): 1}
+    lost = {event.reason.rpartition(" at ")[2] for event in heard if isinstance(event, Lost)}
+    assert lost == {"http://l0", "http://e0"}, "each is said, so that each is started anew"
+
+
+@pytest.mark.parametrize("host", ["e0", "p0", "d0"])
+@pytest.mark.parametrize(
+    "answer",
+    ["no JSON", "[]", '{"choices": 5, "ec_transfer_params": [1]}', "data: {no JSON\n\n", "data: [1]\n\n"],
+)
+def test_an_answer_that_cannot_be_read_is_an_error(host, answer) -> None:
+    """Never silence; and the worker serves the next."""
+    fake = FakeVllm()
+    fake.garbled[host] = answer
+
+    async def main(running: Running) -> None:
+        with pytest.raises(Interrupted):
+            await running.ask()
+        fake.garbled.clear()
+        assert (await running.ask())[0] == "t0 t1 t2 "
+
+    run(fake, deployment(), main)
+
+
+@pytest.mark.parametrize("left", [1, 2, 40])
+def test_an_answer_without_a_bound_is_as_long_as_the_engine_makes_it(left) -> None:
+    """What an estimate of the prompt leaves of the context cuts no answer, and loses none that it leaves one token."""
+    fake = FakeVllm()
+    prompt = "x" * 4 * (512 - TEMPLATE_TOKENS - 64 - left)
+    text, _, finish = run(fake, deployment(), lambda r: r.ask(tokens=None, prompt=prompt))
+    assert (text, finish) == ("t0 t1 t2 ", "length")
 
 
 def test_embeddings_of_a_finished_request_are_removed(tmp_path) -> None:

@@ -84,6 +84,13 @@ def test_prefill_goes_where_fewest_tokens_are_and_within_its_caps() -> None:
     assert [c.request for c in later if isinstance(c, Admit)] == [0]
 
 
+def test_prefill_passes_by_a_worker_that_has_few_tokens_of_as_many_requests_as_it_takes() -> None:
+    gateway = scheduler(prefill=2, max_num_batched_tokens=250, max_prefill_requests=2)
+    for request, tokens in enumerate((10, 200, 10, 50)):
+        gateway.arrive(ticket(request, tokens, media=False), 0.0)
+    assert started(gateway.advance(0.0), Prefill) == [(0, (0,)), (1, (1,)), (0, (2,)), (1, (3,))]
+
+
 def test_a_request_larger_than_the_budget_goes_alone() -> None:
     gateway = scheduler(max_num_batched_tokens=250)
     gateway.arrive(ticket(0, 900, media=False), 0.0)

@@ -19,7 +19,11 @@ UNFIT = (400, 413, 422)
 
 
 class Dead(Exception):
-    """The instance is gone."""
+    """The instance at `url` is gone."""
+
+    def __init__(self, reason: str, url: str) -> None:
+        super().__init__(reason)
+        self.url = url
 
 
 class Unfit(Exception):
@@ -108,12 +112,12 @@ class EngineClient:
         if response.status_code in UNFIT:
             raise Unfit(said)
         if await self._dead(url):
-            raise Dead(f"its engine has died: {said} at {url}")
+            raise Dead(f"its engine has died: {said}", url)
         raise Failure(f"{response.status_code}: {said}")
 
     async def _broke(self, url: str, error: Exception) -> NoReturn:
         if await self._dead(url):
-            raise Dead(f"{type(error).__name__} at {url}") from error
+            raise Dead(type(error).__name__, url) from error
         raise Failure(f"{type(error).__name__}: {error}") from error
 
 

@@ -21,8 +21,10 @@ class EngineLanguage:
 
     A piece is handed to the service and read back at once, so ids only have to be right for the
     moment; they are forgotten when there are `KEPT`. Prompt lengths are estimates until the engine has
-    counted: they weigh requests against each other, and no request is refused for them alone.
+    counted: they weigh requests against each other, and no answer is cut for them.
     """
+
+    says_ends = True
 
     def __init__(self, model: str) -> None:
         self._tokenizer = _tokenizer(model)

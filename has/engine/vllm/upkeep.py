@@ -20,21 +20,27 @@ MOST_REVIVALS = 3
 def upkeep(fleet: Fleet, say: Callable[[str], None]) -> Tap:
     """Hears of losses. The gateway finds out by itself when an instance serves again."""
     revivals: Counter[str] = Counter()
+    reviving: set[str] = set()
 
     def hear(entry: Command | Event, _: float) -> None:
         if not isinstance(entry, Lost):
             return
         engine = fleet.engine_at(entry.reason.rpartition(" at ")[2])
-        if engine is None:
+        if engine is None or engine.url in reviving:  # workers that share it each lose it
             return
+        reviving.add(engine.url)
         revivals[engine.url] += 1
         again = revivals[engine.url] <= MOST_REVIVALS
         # Minutes, and the gateway serves on meanwhile; a thread that nobody waits for when it is told to end.
-        work = threading.Thread(
-            target=_revive, args=(fleet, engine, f"{entry.pool} {entry.worker}", again, say)
-        )
+        work = threading.Thread(target=revive, args=(engine, f"{entry.pool} {entry.worker}", again))
         work.daemon = True
         work.start()
+
+    def revive(engine: Engine, name: str, again: bool) -> None:
+        try:
+            _revive(fleet, engine, name, again, say)
+        finally:
+            reviving.discard(engine.url)
 
     return hear
 

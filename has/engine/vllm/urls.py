@@ -19,7 +19,7 @@ class Urls:
     span: int = 1
 
     def all(self) -> list[tuple[PoolName, int, str]]:
-        """(pool, worker index, URL). A local prefill instance belongs to the encode worker it serves first."""
+        """(pool, worker index, URL). A local prefill instance belongs to every encode worker that it serves."""
         named: list[tuple[PoolName, tuple[str, ...]]] = [
             ("encode", self.encode),
             ("prefill", self.prefill),
@@ -27,7 +27,8 @@ class Urls:
             ("mixed", self.mixed),
         ]
         listed = [(pool, i, url) for pool, urls in named for i, url in enumerate(urls)]
-        return listed + [("encode", i * self.span, url) for i, url in enumerate(self.local_prefill)]
+        served = range(len(self.local_prefill) * self.span)
+        return listed + [("encode", worker, self.prefill_of(worker, remote=False)) for worker in served]
 
     def prefill_of(self, worker: int, *, remote: bool) -> str:
         """The instance that prefills for `worker` of the prefill pool, or beside encode worker `worker`."""

@@ -17,13 +17,14 @@ UNHEALTHY = 3
 
 
 class Watch:
-    """Says once that an instance is lost, and once that it is back.
+    """Says once of each instance that it is lost, and of its worker that it is back once all of its instances are.
 
-    `losses` counts by worker: an answer that was asked for before a loss is none of the worker that came back.
+    lost    worker -> those of its instances that are lost
+    losses  counts by worker: an answer that was asked for before a loss is none of the worker that came back
     """
 
     def __init__(self, urls: Urls, client: EngineClient) -> None:
-        self.lost: set[tuple[PoolName, int]] = set()
+        self.lost: dict[tuple[PoolName, int], set[str]] = {}
         self.losses: Counter[tuple[PoolName, int]] = Counter()
         self._urls = urls
         self._client = client
@@ -34,24 +35,32 @@ class Watch:
         self._handle = handle
         await asyncio.gather(*(self._look_after(*entry) for entry in self._urls.all()))
 
-    def lose(self, pool: PoolName, worker: int, reason: str) -> None:
-        if (pool, worker) not in self.lost:
-            self.lost.add((pool, worker))
+    def lose(self, pool: PoolName, worker: int, url: str, reason: str) -> None:
+        if not self._is_lost(pool, worker, url):
+            self.lost.setdefault((pool, worker), set()).add(url)
             self.losses[pool, worker] += 1
-            self._handle(Lost(pool, worker, reason))
+            self._handle(Lost(pool, worker, f"{reason} at {url}"))
+
+    def _found(self, pool: PoolName, worker: int, url: str) -> None:
+        if self._is_lost(pool, worker, url):
+            self.lost[pool, worker].discard(url)
+            if not self.lost[pool, worker]:
+                del self.lost[pool, worker]
+                self._handle(Back(pool, worker))
+
+    def _is_lost(self, pool: PoolName, worker: int, url: str) -> bool:
+        return url in self.lost.get((pool, worker), ())
 
     async def _look_after(self, pool: PoolName, worker: int, url: str) -> None:
         failed = 0
         while True:
             await asyncio.sleep(HEALTH_S)
-            is_lost = (pool, worker) in self.lost
-            if not is_lost and self._client.silent_s(url) < HEALTH_S:
+            if not self._is_lost(pool, worker, url) and self._client.silent_s(url) < HEALTH_S:
                 failed = 0
                 continue
             wrong, certain = await self._client.look(url)
             failed = 0 if not wrong else UNHEALTHY if certain else failed + 1
             if failed >= UNHEALTHY:
-                self.lose(pool, worker, f"{wrong} at {url}")
-            elif not wrong and (pool, worker) in self.lost:
-                self.lost.discard((pool, worker))
-                self._handle(Back(pool, worker))
+                self.lose(pool, worker, url, wrong)
+            elif not wrong:
+                self._found(pool, worker, url)

@@ -317,13 +317,16 @@ class EngineWorkers:
             try:
                 return await work()
             except Dead as error:
-                self.watch.lose(pool, worker, str(error))
+                self.watch.lose(pool, worker, error.url, str(error))
             except Unfit as error:
                 self._handle(Failed(request, str(error), unfit=True))
             except Failure as error:
                 if attempt == 1 and not held.sent:
                     continue
                 self._handle(Failed(request, str(error)))
+            except Exception as error:
+                log.exception("an answer for %s that cannot be read", held.id)
+                self._handle(Failed(request, f"an answer that cannot be read: {error!r}"))
             break
         return None
 
