@@ -59,13 +59,15 @@ def check_warmup(requests: Requests, warmup_s: float) -> None:
     """InputError where the warm-up outlasts the arrivals: no request would be left to count."""
     arrival = requests.arrival_ns
     if len(arrival) and _window_start(arrival, warmup_s) > int(arrival[-1]):
-        span_s = (int(arrival[-1]) - int(arrival[0])) / 1e9
+        span_s = (
+            int(arrival[-1]) - int(arrival[0])
+        ) / 1e9  # in full: a rounded bound might itself be refused
         raise InputError(
-            f"leaves no request to count: all {len(arrival)} arrive within {span_s:.4g} s",
+            f"leaves no request to count: all {len(arrival)} arrive within {span_s} s",
             where="argument",
             field="warmup_s",
             value=warmup_s,
-            allowed=f"at most {span_s:.4g}, the time from the first arrival to the last",
+            allowed=f"at most {span_s}, the time from the first arrival to the last",
             mend="a shorter warm-up, or more requests",
         )
 

@@ -122,6 +122,13 @@ def test_a_warm_up_that_leaves_nothing_is_refused():
     assert caught.value.mend
 
 
+def test_the_longest_warm_up_that_is_named_is_taken():
+    requests = _records([(t, t + 10, t + 10, 1, COMPLETED) for t in (0, 100, 250.678)]).requests
+    with pytest.raises(InputError) as caught:
+        check_warmup(requests, 1.0)
+    check_warmup(requests, float(caught.value.allowed.removeprefix("at most ").partition(",")[0]))
+
+
 def test_nothing_to_average_is_null():
     f = figures(_records([(0, None, None, 5, FAILED)], encode=StageLoad(2), decode=StageLoad(1)), SLO)
     assert f["attainment"] == 0.0
