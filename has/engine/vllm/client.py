@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import httpx
 
 from has.engine.vllm.protocol import PATH, Chunk, read_chunk
+from has.engine.vllm.transport import AiohttpTransport
 
 HEALTH_TIMEOUT_S = 5.0
 KEEPALIVE_S = 2.5
@@ -47,11 +48,8 @@ class EngineClient:
         self._heard_s: dict[str, float] = {}
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(REQUEST_S, connect=HEALTH_TIMEOUT_S),
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S
-            ),
             trust_env=False,
-            transport=transport,
+            transport=transport or AiohttpTransport(keepalive_s=KEEPALIVE_S),
         )
 
     async def post(self, url: str, body: dict[str, Any], name: str) -> dict[str, Any]:
