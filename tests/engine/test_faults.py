@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,8 @@ def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypat
     plan = deployment(model)
     fleet = Fleet(installed(), model, 3, swappable=False, ready_s=20.0)
     said: list[str] = []
+    seen_dead, revive = threading.Event(), fleet.revive
+    monkeypatch.setattr(fleet, "revive", lambda engine: seen_dead.wait(20) and revive(engine))
 
     async def main() -> None:
         urls = fleet.arrange(fleet.plan(plan, SIZES))
@@ -128,6 +131,7 @@ def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypat
             await until(lambda: service.not_ready() is not None)
             with pytest.raises(HasError, match="no living worker for decode"):
                 await service.submit(Job("hello", max_tokens=3))
+            seen_dead.set()
             if comes_back:
                 await until(lambda: service.not_ready() is None)
                 assert await ask() == "t0 t1 t2 "
