@@ -19,10 +19,9 @@ from has.core.trial import Trial
 from has.errors import InputError
 from has.files.deployment import load_deployment
 from has.files.jsonl import read_lines
-from has.files.names import did_you_mean
-from has.files.reading import alike, read_text
+from has.files.reading import read_text
 from has.files.tables import save_table
-from has.search.journal import read_manifest, trial_from_line, trial_rows
+from has.search.journal import no_run, read_manifest, trial_from_line, trial_rows
 
 _WHOLE = ("encode_batch", "gpus")
 _NUMBERS = (
@@ -51,13 +50,7 @@ class Run:
 def load_run(folder: Path) -> Run:
     """Read a run folder. InputError where it is none, or a file in it is damaged."""
     if not folder.is_dir():
-        raise InputError(
-            "no such folder",
-            where=str(folder),
-            allowed="a run folder as has search writes it, results/<date>-<name>",
-            mend=did_you_mean([str(near) for near in alike(folder, folders=True)])
-            or "look for it: ls results",
-        )
+        raise no_run(folder, "no such folder")
     manifest = read_manifest(folder)
     journal, best = folder / "trials.jsonl", folder / "best.yaml"
     lines = read_lines(journal) if journal.is_file() else []

@@ -229,19 +229,23 @@ class RunFolder:
             write_atomic(self.path / name, text)
 
 
+def no_run(folder: Path, problem: str) -> InputError:
+    """What is said where `folder` should be one of a run, and what there is instead."""
+    return InputError(
+        problem,
+        where=str(folder),
+        allowed="a run folder as has search writes it, results/<date>-<name>",
+        mend=did_you_mean([str(near) for near in alike(folder, folders=True)]) or "look for it: ls results",
+    )
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """`manifest.json` of a run. InputError if there is none or it cannot be read."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            "is no folder of a run: manifest.json is not in it",
-            where=str(folder),
-            allowed="a run folder as has search writes it, results/<date>-<name>",
-            mend=did_you_mean([str(near) for near in alike(folder, folders=True)])
-            or "look for it: ls results",
-        ) from None
+        raise no_run(folder, "is no folder of a run: manifest.json is not in it") from None
     except (OSError, ValueError) as error:
         raise InputError(f"no readable run: {error}", where=str(path)) from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("question"), dict):
