@@ -314,6 +314,8 @@ class _ProgressView:
 
     def show(self, step: Progress) -> None:
         self.done, self.total = step.done, step.total
+        if step.warning:
+            self._talk.say(step.warning)
         left = "" if step.eta_s is None or step.done == step.total else f"{time_left(step.eta_s)} left"
         if self._talk.live:
             self._bar.update(  # type: ignore[attr-defined]  # likewise

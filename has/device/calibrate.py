@@ -21,12 +21,18 @@ import fcntl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from has.device import host, nominal
-from has.device.fleet import Fleet, Handler
+from has.device.fleet import WAKE_S, Fleet, Handler
 from has.device.nominal import Costs, Nominal
+from has.device.patience import Patience
+from has.errors import RunError
 
+USUAL_S = 30.0
+"""How long all of it takes on a quiet machine, loading included."""
+LOCK_S = 300.0
+"""How long another command is waited for that measures: it gives up sooner itself."""
 SPAN_S, MOST_S = 10.0, 20.0
 """How long samples are taken, and at most where the two halves of them do not agree."""
 STEADY = 0.05
@@ -68,6 +74,7 @@ def nominal_table(
     *,
     total_share: float | None = None,
     progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
     fresh: bool = False,
 ) -> Nominal:
     """The table of `model` that is kept on this machine, else measured now (15 to 30 s) and kept.
@@ -75,14 +82,15 @@ def nominal_table(
     fresh: one that was measured while others used the machine is measured again, if they no longer do; so is one that wavered.
 
     bench: "module:function" that opens a Bench for a model name (has.models.names.BENCH for bundled models).
-    total_share: see host.total_share. Two callers at once measure once.
+    total_share: see host.total_share. Two callers at once measure once. say: is told what is waited for where that takes long.
+    Raises RunError where the machine is too busy.
     """
-    with _alone():
+    with _alone(say):
         table = nominal.kept(model, total_share)
         if table is not None and fresh and not table.sound and _quiet():
             total_share, table = table.total_share, None
         if table is None:
-            table = measure(model, bench, host.total_share(total_share), progress)
+            table = measure(model, bench, host.total_share(total_share), progress, say)
             nominal.keep(table)
     return table
 
@@ -96,6 +104,7 @@ def measure(
     bench: str,
     share: float,
     progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Nominal:
     """Measure with as many workers as there are virtual GPUs, each at the duty of one.
@@ -103,7 +112,8 @@ def measure(
     progress: seconds passed, of how many.
     """
     slice_cores = host.slice_cores(share)
-    with Fleet(bench, model, WORKER, host.MAX_VIRTUAL_GPUS) as fleet:
+    patience = Patience(f"measuring what {model} costs on this CPU", USUAL_S, say, clock=clock)
+    with Fleet(bench, model, WORKER, host.MAX_VIRTUAL_GPUS, patience=patience) as fleet:
         axes = grid(fleet.ask(0, {"facts": True})["media_unit"])
         works = [(s, b, t) for s, (batches, tokens) in axes.items() for b in batches for t in tokens]
         shares = deal(works, _first_look(fleet, works), fleet.size)
@@ -212,7 +222,31 @@ def paced_cpu_s(fn: Callable[[], object], duty: float) -> float:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone(say: Callable[[str], None]) -> Iterator[None]:
     with (host.cache_folder() / "nominal.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take(lock, say)
         yield
+
+
+def _take(lock: IO[str], say: Callable[[str], None]) -> None:
+    """Hold `lock`, once who holds it now has ended."""
+    told = False
+    until_s = time.monotonic() + LOCK_S
+    while not _took(lock):
+        if not told:
+            say("another command is measuring what works cost on this CPU: waiting for it")
+            told = True
+        if time.monotonic() >= until_s:
+            raise RunError(
+                f"another command has been measuring what works cost on this CPU for {LOCK_S:.0f} s",
+                mend="wait until it is done, or end it",
+            )
+        time.sleep(WAKE_S)
+
+
+def _took(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

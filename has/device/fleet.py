@@ -15,22 +15,27 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, Self
 
 from has.device import host
+from has.device.patience import Patience
 from has.errors import RunError
 
 Handler = Callable[[dict[str, Any]], Any]
 """What a worker does with a message; the result goes back as JSON."""
+WAKE_S = 1.0
+"""How long answers are waited for without a look at whether they are still worth it."""
 
 
 class Fleet:
     """`size` workers. `opener` names a function "module:name" that the loader calls with `argument`; `worker`
     one that each worker calls with what came out of it and its own index, to get its Handler. `environment`: variables
     that differ from this process's. One worker alone is the loader itself: what must not be forked is safe in it.
+    patience: how long is waited for answers, in all; without it for ever.
 
     As a context manager it ends its processes on leaving, at once.
     """
@@ -43,7 +48,9 @@ class Fleet:
         size: int,
         *,
         environment: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> None:
+        self._patience, self._before_s = patience, time.process_time()
         pairs = [socket.socketpair() for _ in range(size)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the fleet
         self._sockets = [ours for ours, _ in pairs]
@@ -90,8 +97,8 @@ class Fleet:
             raise self._dead() from None
 
     def replies(self, timeout_s: float | None = None) -> Iterator[tuple[int, Any]]:
-        """Wait until some workers have answered; (index, reply) of each. RunError if one failed or died."""
-        for key, _ in self._selector.select(timeout_s):
+        """Wait until some workers have answered; (index, reply) of each. RunError if one failed or died, or patience ended."""
+        for key, _ in self._answered(timeout_s):
             try:
                 line = self._readers[key.data].readline()
             except OSError:
@@ -102,6 +109,18 @@ class Fleet:
             if "error" in reply:
                 raise RunError(f"a measurement failed: {reply['error']}")
             yield key.data, reply["result"]
+
+    def _answered(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._patience is None or timeout_s is not None:
+            return self._selector.select(timeout_s)
+        while True:
+            self._patience.look(self.cpu_s)
+            if ready := self._selector.select(WAKE_S):
+                return ready
+
+    def cpu_s(self) -> float:
+        """CPU seconds that the fleet and its maker have used since it was made."""
+        return host.family_cpu_s(self.pid) + time.process_time() - self._before_s
 
     def ask(self, index: int, message: dict[str, Any]) -> Any:
         """Send and wait for the answer, with no other worker busy."""

@@ -57,6 +57,19 @@ class OthersMeter:
         return max(0.0, ((total - idle) / per_second - own_cpu_s) / elapsed_s)
 
 
+def family_cpu_s(pid: int) -> float:
+    """CPU seconds that process `pid` and its children have used so far (0 where the system does not say)."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if pid in (int(stat.parent.name), int(fields[1])):
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _jiffies() -> tuple[int, int] | None:
     try:
         fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

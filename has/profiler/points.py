@@ -39,12 +39,15 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """done of total points, seconds left by forecast (None: unknown yet), and what is being done."""
+    """done of total points, seconds left by forecast (None: unknown yet), and what is being done.
+
+    warning: what is to be told once, or nothing."""
 
     done: int
     total: int
     eta_s: float | None
     doing: str
+    warning: str = ""
 
 
 class WorkFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from has.core.profile import Profile
@@ -14,6 +14,7 @@ from has.device.cpu import VirtualGpu, nominal_table
 from has.device.device_model import VIRTUAL_GPU
 from has.device.fleet import Fleet
 from has.device.nominal import Nominal
+from has.device.patience import Patience
 from has.errors import InputError, MissingError
 from has.files.profile import save_profile
 from has.models.names import BENCH, BUNDLED
@@ -30,6 +31,8 @@ WORKERS_PER_GPU = 2
 """Points on few SMs leave most of a slice idle; so more points than GPUs are measured at once."""
 BUSY_BOUND = 0.95
 """Share of the slices that points may keep busy: what is left is for preparing others, which is not paced."""
+LOAD_S = 10.0
+"""Until workers have loaded the model, on a quiet machine."""
 REPEATED_SHARE = 10
 """Of this many points one may be measured again; a host that disturbs more will not be quieter then."""
 
@@ -92,15 +95,23 @@ def profile_device(
         batch=batch,
         tokens=tokens,
     )
-    tell(Progress(0, rows(plan, outlook(plan, {})), None, "measuring what works cost on this CPU"))
-    table = nominal_table(model, BENCH, total_share=total_share, fresh=not resume)
+    begun = Progress(0, rows(plan, outlook(plan, {})), None, "measuring what works cost on this CPU")
+    tell(begun)
+    table = nominal_table(
+        model,
+        BENCH,
+        total_share=total_share,
+        progress=lambda passed_s, of_s: tell(replace(begun, doing=f"{begun.doing}, {passed_s} of {of_s} s")),
+        say=lambda text: tell(replace(begun, warning=text)),
+        fresh=not resume,
+    )
     path = work_file_path(out) if out is not None else None
     if path is not None and not resume:
         path.unlink(missing_ok=True)
     setup = _digest(plan.digest(), table.digest(), VIRTUAL_GPU.digest(), str(seed))
     work = WorkFile(path, setup)
     if outlook(plan, medians(work)).wanted or not work.facts:
-        _measure(plan, work, table, virtual_gpus, seed, tell)
+        _measure(plan, work, table, virtual_gpus, seed, tell, kept=path is not None)
     profile = assemble(plan, work, device_of(table), notes_of(table))
     if out is not None:
         save_profile(profile, out)
@@ -144,6 +155,8 @@ def _measure(
     virtual_gpus: int,
     seed: int,
     tell: Callable[[Progress], None],
+    *,
+    kept: bool,
 ) -> None:
     """Measure what is wanted, until nothing more is; a point that the host disturbed once more."""
     seconds = medians(work)
@@ -157,7 +170,14 @@ def _measure(
     )
     forecast.follow(ahead.absent)
     size = min(WORKERS_PER_GPU * virtual_gpus, max(1, len(plan.points) - len(seconds)))
-    with Fleet(BENCH, plan.model, WORKER, size) as fleet:
+    step = Progress(settled(plan, seconds, ahead), rows(plan, ahead), forecast.left_s(), "loading the model")
+    patience = Patience(
+        "measuring these points",
+        LOAD_S + forecast.left_s(),
+        lambda text: tell(replace(step, warning=text)),
+        kept="; finished points are kept" if kept else "",
+    )
+    with Fleet(BENCH, plan.model, WORKER, size, patience=patience) as fleet:
         if not work.facts:
             work.note(fleet.ask(0, {"facts": True}))
         for index in range(size):
@@ -190,11 +210,10 @@ def _measure(
                 forecast.expect(found)
                 waiting += found
                 waiting.sort(key=weight, reverse=True)
-                tell(
-                    Progress(
-                        settled(plan, seconds, ahead), rows(plan, ahead), forecast.left_s(), words(point)
-                    )
+                step = Progress(
+                    settled(plan, seconds, ahead), rows(plan, ahead), forecast.left_s(), words(point)
                 )
+                tell(step)
 
 
 def _assign(

@@ -84,7 +84,7 @@ def _warm_pool(deployment: Deployment, total_share: float | None, say: Say) -> W
     if is_bundled(deployment.model):
         if kept(deployment.model, total_share) is None:
             say(f"measuring what {deployment.model} costs on this CPU, once (15 to 30 s)")
-        table = nominal_table(deployment.model, BENCH, total_share=total_share)
+        table = nominal_table(deployment.model, BENCH, total_share=total_share, say=say)
     return WarmPool(deployment.model, deployment.gpus, nominal=table)
 
 

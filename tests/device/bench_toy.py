@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import numpy as np
 
@@ -24,6 +25,8 @@ def worker(toy: Toy, index: int):
     def handle(message):
         if message.get("die"):
             os._exit(3)
+        if message.get("hang"):
+            threading.Event().wait()
         if message.get("fail"):
             raise RuntimeError("as asked")
         return {"index": index, "pid": os.getpid(), "loader": toy.facts["loader"], "said": message.get("say")}

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import psutil
 import pytest
 
+from has.device import fleet
 from has.device.fleet import Fleet
+from has.device.patience import Patience
 from has.errors import RunError
 
 HERE = Path(__file__).parent
@@ -23,8 +26,8 @@ def _toys(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE))
 
 
-def toys(size: int) -> Fleet:
-    return Fleet("bench_toy:open_toy", "toy", "bench_toy:worker", size)
+def toys(size: int, patience: Patience | None = None) -> Fleet:
+    return Fleet("bench_toy:open_toy", "toy", "bench_toy:worker", size, patience=patience)
 
 
 def until_gone(pids: list[int]) -> None:
@@ -56,6 +59,18 @@ def test_a_failure_in_a_worker_is_raised_here():
 def test_a_dead_worker_is_an_error():
     with toys(1) as fleet, pytest.raises(RunError, match="ended unexpectedly"):
         fleet.ask(0, {"die": True})
+
+
+def test_answers_that_do_not_come_are_not_waited_for_for_ever(monkeypatch):
+    """Twenty seconds pass between two looks; what is heard from before the end is an answer."""
+    monkeypatch.setattr(fleet, "WAKE_S", 0.01)
+    patience = Patience("measuring", 10.0, clock=count(0.0, 20.0).__next__)
+    with toys(2, patience) as made:
+        made.send(0, {"hang": True})
+        with pytest.raises(RunError, match=r"too \w+ to measure on: measuring has taken 120 s"):
+            list(made.replies())
+        pid = made.pid
+    until_gone([pid])
 
 
 def test_what_cannot_load_says_why():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from has.device import host
@@ -44,6 +48,20 @@ def test_a_slice_is_an_eighth_of_the_total_and_fits_a_thread(monkeypatch, cores,
 
 def test_busy_cores_are_between_none_and_all():
     assert 0.0 <= host.busy_cores(over_s=0.05) <= host.cores() + 1
+
+
+def test_what_a_process_and_its_children_used_is_added_up():
+    script = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    before = host.family_cpu_s(os.getpid())
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout.readline()
+        assert 0.25 < host.family_cpu_s(child.pid) <= host.family_cpu_s(os.getpid()) - before
+    finally:
+        child.communicate("\n")
+    assert host.family_cpu_s(child.pid) == 0.0
 
 
 def spans(*ratios: float) -> list[Span]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from has.device import calibrate, host, nominal
 from has.device.nominal import Costs
-from has.errors import MissingError
+from has.errors import MissingError, RunError
 from tests.device.virtual import table
 
 
@@ -131,6 +133,46 @@ def test_the_duty_is_kept(monkeypatch):
     monkeypatch.setattr(calibrate.time, "monotonic", lambda: next(wall))
     assert calibrate.paced_cpu_s(lambda: None, 0.25) == pytest.approx(0.010)
     assert slept == pytest.approx([0.026])
+
+
+def test_a_machine_too_busy_to_calibrate_on_is_said_and_given_up(monkeypatch):
+    """A minute passes each time the clock is looked at."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    said = []
+    with pytest.raises(
+        RunError, match=r"too \w+ to measure on: measuring what toy costs on this CPU has taken"
+    ):
+        calibrate.measure("toy", "bench_toy:open_toy", 0.8, say=said.append, clock=count(0.0, 60.0).__next__)
+    assert "on a quiet machine" in said[0]
+    assert nominal.kept("toy") is None
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """Another command measures: a function that ends it."""
+    monkeypatch.setattr(calibrate, "WAKE_S", 0.01)
+    lock = (host.cache_folder() / "nominal.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield lock.close
+    lock.close()
+
+
+def test_a_command_that_waits_for_another_to_measure_says_so(held):
+    nominal.keep(table())
+    said = []
+
+    def end_it(text):
+        said.append(text)
+        held()
+
+    assert calibrate.nominal_table("toy", "nowhere:nothing", say=end_it) == table()
+    assert said == ["another command is measuring what works cost on this CPU: waiting for it"]
+
+
+def test_a_command_that_measures_for_ever_is_not_waited_for_as_long(held, monkeypatch):
+    monkeypatch.setattr(calibrate, "LOCK_S", 0.0)
+    with pytest.raises(RunError, match="another command has been measuring"):
+        calibrate.nominal_table("toy", "nowhere:nothing")
 
 
 def test_works_are_dealt_into_shares_of_equal_length():
