@@ -17,7 +17,8 @@ from has.report import plot
 from has.report.answer import BASELINE_WORDS
 from has.report.binding import LABELS
 from has.report.document import Panels, Picture, number
-from has.report.replay import Landscape, Sweep, share_below
+from has.report.landscape import Landscape
+from has.report.replay import Sweep, share_below
 
 SHORT = {"monolithic": "monolithic", "e_pd": "E+PD", "static_epd": "static E+P+D"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.deployment import POOLS, Deployment
+from has.core.deployment import Deployment
 from has.core.figures import figures, kept_after, met
 from has.core.records import NEVER, Records
 from has.core.requests import Requests
@@ -24,43 +24,28 @@ from has.core.trial import Trial
 from has.core.workload import Workload
 from has.errors import HasError
 from has.files.jsonl import read_lines
+from has.report.landscape import REQUESTS as LANDSCAPE_REQUESTS
+from has.report.landscape import Landscape, landscape
 from has.report.run import Run
 from has.search.factors import FACTORS
 from has.search.journal import Inputs, read_all_inputs, trial_from_line
 from has.search.objective import Objective
 from has.search.predict import Predictor, scaled
 from has.search.problem import Problem, rate_in_force, warmup_s
-from has.search.question import REQUESTS
+from has.search.question import REQUESTS, longer
 from has.search.setup import LONG
-from has.search.space import Candidate, candidate_of, enumerate_space
-from has.search.sustain import FEWEST, SPAN
+from has.search.space import candidate_of
+from has.search.sustain import MOST, SPAN, requests_of
 from has.search.traffic import Played, most_like, replay
 from has.sim.draw import draw_requests
 
 Floats = NDArray[np.float64]
 
-LANDSCAPE_SPAN = 30.0
-LANDSCAPE_FEWEST, LANDSCAPE_MOST = 800, 3000
-"""Requests of each point of the landscape: so many TTFT bounds of traffic, within these."""
-ALLOCATIONS = 12
-"""Rows of the landscape: the splits that could carry most."""
 MOST_REQUESTS = 10_000
-"""Of the list that the answer's claims are held to here: it lasts, as the search's own does."""
+"""Of the list that the answer's claims are held to here: it lasts, as the search's own does. Of many GPUs, as many
+times more as they serve it faster."""
 SWEEP = (0.3, 0.45, 0.6, 0.7, 0.8, 0.88, 0.94, 1.0, 1.06, 1.12, 1.2, 1.35, 1.5)
 """Rates of the sweep, as shares of the rate in force."""
-
-
-@dataclass(frozen=True, slots=True)
-class Landscape:
-    """Requests/s within the SLO (attainment times `rate`): `values[B][i, j]` of allocation i at s_j; NaN where there
-    is no such point."""
-
-    rate: float
-    allocations: tuple[str, ...]
-    shares: tuple[float, ...]
-    values: Mapping[int, Floats]
-    answer: str = ""
-    """The answer's allocation, where it is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +87,8 @@ class Replay:
         problem = self.problem
         if self._played is not None:
             return self._played.judged
-        count = min(MOST_REQUESTS, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * self.rate)))
+        most = min(MOST, MOST_REQUESTS * longer(problem.gpus))
+        count = requests_of(SPAN, problem, self.rate, most)
         model = problem.settings["model"]
         return draw_requests(
             self.workload, rate=problem.base_rate, requests=count, seed=problem.seed + 1, model=model
@@ -187,55 +173,23 @@ class Replay:
         return np.sort(ttft), np.sort(tpot)
 
     def landscape(self) -> Landscape | None:
-        """What is within the SLO of the splits that could carry most, over s and B; None where none are disaggregated."""
-        points = [c for c in enumerate_space(self.space, self.problem.gpus) if c.topology == "disaggregated"]
-        by_split: dict[tuple[Any, ...], list[Candidate]] = {}
-        for point in points:
-            by_split.setdefault(point.allocation, []).append(point)
-        if not by_split:
-            return None
-        ranked = sorted(by_split, key=lambda split: -max(map(self._limit, by_split[split])))
-        chosen = candidate_of(self.best).allocation
-        shown = ranked[:ALLOCATIONS]
-        if chosen in by_split and chosen not in shown:
-            shown = [chosen, *shown[:-1]]
-        shares = tuple(sorted({c.share for split in shown for c in by_split[split]}))
-        batches = sorted({c.encode_batch for split in shown for c in by_split[split]})
-        values = {batch: np.full((len(shown), len(shares)), np.nan) for batch in batches}
-        count = math.ceil(LANDSCAPE_SPAN * self.problem.slo.ttft_s * self.rate)
-        count = min(LANDSCAPE_MOST, max(LANDSCAPE_FEWEST, count))
-        trace = self._played is not None
-        requests = most_like(self.requests, count)[0] if trace else self.requests[:count]
-        for i, split in enumerate(shown):
-            for c in by_split[split]:
-                values[c.encode_batch][i, shares.index(c.share)] = self._within(c, requests)
-        order = np.argsort(
-            [-max(np.nanmax(v[i]) for v in values.values()) for i in range(len(shown))], kind="stable"
-        )
-        return Landscape(
+        """What is within the SLO around the answer, over split, s and B."""
+        few = None if self._played is None else lambda count: most_like(self.requests, count)[0]
+        return landscape(
+            self._predictor,
+            self.space,
             self.rate,
-            tuple(_split_words(shown[i]) for i in order),
-            shares,
-            {batch: table[order] for batch, table in values.items()},
-            _split_words(chosen) if chosen in shown else "",
-        )
-
-    def _limit(self, candidate: Candidate) -> float:
-        return self._predictor.limit(candidate)
-
-    def _within(self, candidate: Candidate, requests: Requests) -> float:
-        if self.problem.beyond_reach(candidate.encode_batch):
-            return math.nan
-        return (
-            self.rate
-            * self._predictor.point(self.problem.deployment(candidate), self.rate, requests).attainment
+            self.requests,
+            answer=candidate_of(self.best),
+            tried=[candidate_of(trial.deployment) for trial in self.run.trials],
+            few=few,
         )
 
 
 def _played(question: Mapping[str, Any], trace: Requests) -> Played:
     """What the run's trials replayed of its trace."""
     live = question["on"] != "simulated"
-    return replay(trace, question["requests"], live=live, few=REQUESTS[True], look=LANDSCAPE_FEWEST)
+    return replay(trace, question["requests"], live=live, few=REQUESTS[True], look=LANDSCAPE_REQUESTS[0])
 
 
 def _drawn(question: Mapping[str, Any], workload: Workload) -> Requests:
@@ -270,15 +224,6 @@ def _problem(question: Mapping[str, Any], inputs: Inputs, drawn: Requests, playe
         seed=question["seed"],
         settings=settings,
         batches=inputs.space.encode_batch,
-    )
-
-
-def _split_words(split: tuple[Any, ...]) -> str:
-    """`4E3P1D`, with the GPUs of a worker where it has several: `2E4P(2)2D`."""
-    topology, gpus, tp = split
-    return "".join(
-        f"{n}{pool[0].upper()}" + (f"({k})" if k > 1 else "")
-        for n, k, pool in zip(gpus, tp, POOLS[topology], strict=True)
     )
 
 

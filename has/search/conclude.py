@@ -30,7 +30,7 @@ from has.search.pareto import pareto
 from has.search.price import cost_of
 from has.search.question import Asked
 from has.search.space import Candidate
-from has.search.sustain import sustained
+from has.search.sustain import requests_of, sustained
 from has.search.trials import record
 from has.sim.draw import draw_requests
 
@@ -40,8 +40,8 @@ FINALISTS = {True: 2, False: 3}
 """By whether trials are live."""
 DRAWS = 4000
 """From the posterior, for a probability."""
-CONFIRM_REQUESTS = 3000
-"""Of a simulated confirmation run; a live one is as long as a trial."""
+CONFIRM_SPAN = 10.0
+"""Length of a simulated confirmation run, in TTFT bounds (`sustain`); a live one is as long as a trial."""
 
 
 def score_own(loop: Loop, asked: Asked) -> dict[str, tuple[Deployment, Trial]]:
@@ -88,7 +88,7 @@ def conclude(
         loop,
         ranking,
         Journal(asked.folder.file("confirmations.jsonl")),
-        lambda seed: _other_arrivals(loop, workload, seed, live=asked.live),
+        lambda seed, rate: _other_arrivals(loop, workload, seed, rate, live=asked.live),
         live=asked.live,
     )
     feasible = loop.feasible(choice.candidate)
@@ -280,11 +280,12 @@ def _mend(loop: Loop) -> str:
     return "lower --rate, give more --gpus, or loosen --ttft-ms, --tpot-ms or --attainment"
 
 
-def _other_arrivals(loop: Loop, workload: Workload, seed: int, *, live: bool) -> Requests:
-    """The workload drawn with another seed; of a trace what trials replay, its requests in another order."""
+def _other_arrivals(loop: Loop, workload: Workload, seed: int, rate: float, *, live: bool) -> Requests:
+    """The workload drawn with another seed, as much of it as `rate` takes; of a trace what trials replay, its
+    requests in another order."""
     problem, listed = loop.problem, loop.lists.trial
     if workload.arrivals.process != "trace":
-        count = len(listed) if live else CONFIRM_REQUESTS
+        count = len(listed) if live else requests_of(CONFIRM_SPAN, problem, rate)
         return draw_requests(
             workload, rate=problem.base_rate, requests=count, seed=seed, model=problem.settings["model"]
         )

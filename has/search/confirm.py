@@ -92,11 +92,14 @@ def confirm(
     loop: Loop,
     ranking: Sequence[tuple[Candidate, float]],
     journal: Journal,
-    draw: Callable[[int], Requests],
+    draw: Callable[[int, float], Requests],
     *,
     live: bool,
 ) -> Choice:
-    """Run the finalists under every condition; the first stays first unless another is clearly better."""
+    """Run the finalists under every condition; the first stays first unless another is clearly better.
+
+    `draw` gives, for a seed and the rate they will be offered at, requests at the problem's base rate.
+    """
     rate = confirmation_rate(loop, *ranking[0])
     runs: dict[Candidate, list[Trial]] = {}
     number = 0
@@ -141,14 +144,14 @@ def _once(
     number: int,
     condition: Condition,
     rate: float,
-    draw: Callable[[int], Requests],
+    draw: Callable[[int, float], Requests],
 ) -> Trial:
     known = journal.get(number)
     if known is not None and candidate_of(known.deployment) == candidate:
         return known
     deployment = loop.problem.deployment(candidate)
     seed = loop.problem.seed + condition.seed_offset
-    requests = stretched(draw(seed), loop.problem.base_rate / rate)
+    requests = stretched(draw(seed, rate), loop.problem.base_rate / rate)
     kind = f"confirm: {condition.load:g} of the rate, other arrivals"
     loop.callbacks.trial_started(number, deployment.label, kind, rate, float("nan"))
     trial, _ = record(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from has.core.space import Range, SearchSpace
-from has.search.space import MICRO, Candidate, offload_values
+from has.search.space import MICRO, Allocation, Candidate, offload_values
 
 
 def lattice(space: SearchSpace, gpus: int, step: int) -> Iterator[Candidate]:
@@ -28,6 +28,15 @@ def lattice(space: SearchSpace, gpus: int, step: int) -> Iterator[Candidate]:
             batches = (0,) if topology == "monolithic" else space.encode_batch
             for batch, share in product(batches, shares if topology == "disaggregated" else (0,)):
                 yield from _valid(space, topology, sizes, batch, share)
+
+
+def of_allocation(space: SearchSpace, allocation: Allocation) -> Iterator[Candidate]:
+    """Every B and s of the space on these pools; nothing where the space has no such pools."""
+    topology, sizes, tp = allocation
+    batches = (0,) if topology == "monolithic" else space.encode_batch
+    shares = offload_values(space.prefill_offload) if topology == "disaggregated" else ()
+    for batch, share in product(batches, sorted({0, *shares})):
+        yield from (c for c in _valid(space, topology, sizes, batch, share) if c.tp == tp)
 
 
 def _marks(low: int, high: int, step: int) -> Iterator[int]:

@@ -16,6 +16,7 @@ from has.core.deployment import Deployment
 from has.core.requests import Requests
 from has.errors import InputError
 from has.search.loop import Loop
+from has.search.problem import Problem
 from has.sim.draw import draw_requests
 
 SPAN = 150.0
@@ -40,15 +41,19 @@ def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
     return min(value, carried) if carried > 0 else value
 
 
+def requests_of(bounds: float, problem: Problem, rate: float, most: int = MOST) -> int:
+    """How many requests at `rate` last so many TTFT bounds, `FEWEST` to `most`."""
+    return min(most, max(FEWEST, math.ceil(bounds * problem.slo.ttft_s * rate)))
+
+
 def _lasting(loop: Loop, rate: float) -> Requests:
     problem = loop.problem
     if problem.workload.arrivals.process == "trace":
         return problem.requests
-    count = min(MOST, max(FEWEST, math.ceil(SPAN * problem.slo.ttft_s * rate)))
     return draw_requests(
         problem.workload,
         rate=problem.base_rate,
-        requests=count,
+        requests=requests_of(SPAN, problem, rate),
         seed=problem.seed + 1,
         model=problem.settings["model"],
     )

@@ -8,7 +8,7 @@ import pytest
 from has.core.deployment import Deployment
 from has.files.profile import load_profile
 from has.report import pictures
-from has.report.replay import Landscape
+from has.report.landscape import Landscape
 
 
 def split(encode_sm: float) -> Deployment:

@@ -6,7 +6,7 @@ import pytest
 
 from has.core.space import SearchSpace
 from has.search.coarse import is_large
-from has.search.lattice import grown, lattice, neighbours
+from has.search.lattice import grown, lattice, neighbours, of_allocation
 from has.search.space import enumerate_space
 
 SPACES = {
@@ -26,6 +26,17 @@ def test_the_lattice_is_of_the_space(name, gpus):
     assert set(lattice(space, gpus, 3)) <= whole
     for candidate in list(whole)[::50]:
         assert set(neighbours(space, candidate, 1)) <= whole
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_all_that_an_allocation_can_have(name):
+    space = SearchSpace.model_validate({"version": 1, **SPACES[name]})
+    whole = enumerate_space(space, 7)
+    for allocation in {c.allocation for c in whole}:
+        found = list(of_allocation(space, allocation))
+        assert len(found) == len(set(found))
+        assert set(found) == {c for c in whole if c.allocation == allocation}
+    assert not list(of_allocation(space, ("disaggregated", (99, 0, 0), (1, 1, 1))))
 
 
 def test_what_is_large():

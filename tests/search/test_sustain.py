@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from has.core.space import SearchSpace
+from has.search.conclude import CONFIRM_SPAN
+from has.search.problem import WARM_UP
 from has.search.run import search
 from has.sim.run import simulate
 from tests.search.small import make_profile, make_workload
@@ -22,3 +24,15 @@ def test_a_high_rate_is_held_to_traffic_that_lasts() -> None:
     for baseline in outcome.baselines.values():
         assert baseline.objective is not None
         assert baseline.objective <= outcome.objective * 1.02
+
+
+def test_confirmations_of_a_high_rate_last() -> None:
+    """3,000 requests at 6,800 a second are over in .4 s, and meet a TTFT of 2 s whatever is offered."""
+    profile, workload = make_profile(factors=QUICK), make_workload()
+    space = SearchSpace.model_validate({"version": 1, "encode_batch": [1], "prefill_offload": {"step": 0.5}})
+    outcome = search(gpus=8, profile=profile, workload=workload, space=space, trials=4, seed=0)
+    evidence = outcome.best.evidence or {}
+    assert len(evidence["confirmations"]) >= 3
+    for told in evidence["confirmations"]:
+        lasts_s = told["requests"] / (1 - WARM_UP) / told["rate"]
+        assert lasts_s > 0.95 * CONFIRM_SPAN * outcome.best.slo.ttft_s
