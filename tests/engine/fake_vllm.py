@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+from has.engine.vllm.connections import Broke
 
 GRID = [1, 16, 16]
 
@@ -39,34 +42,43 @@ class FakeVllm:
         self.encoded: set[str] = set()
         self.prefilled: set[str] = set()
 
-    @property
-    def transport(self) -> httpx.AsyncBaseTransport:
-        return httpx.MockTransport(self._answer)
+    @asynccontextmanager
+    async def ask(
+        self,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float,
+    ) -> AsyncIterator[FakeAnswer]:
+        """As `has.engine.vllm.connections.Connections` do."""
+        parts = urlsplit(url)
+        yield await self._answer(str(parts.hostname), parts.path, body)
 
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
-        host = request.url.host
+    async def aclose(self) -> None: ...
+
+    async def _answer(self, host: str, path: str, content: bytes | None) -> FakeAnswer:
         if host in self.dead:
-            raise httpx.ConnectError("connection refused")
-        if request.url.path == "/health":
-            return httpx.Response(503 if host in self.broken else 200)
-        if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "tiny", "max_model_len": 512}]})
+            raise Broke("no connection")
+        if path == "/health":
+            return said({}, 503 if host in self.broken else 200)
         if host in self.broken:
-            return httpx.Response(500, json={"error": {"message": "EngineDeadError"}})
+            return said({"error": {"message": "EngineDeadError"}}, 500)
         if host in self.fail_once:
             self.fail_once.discard(host)
-            return httpx.Response(500, json={"error": {"message": "a hiccup"}})
+            return said({"error": {"message": "a hiccup"}}, 500)
         if host in self.refuse:
-            return httpx.Response(400, json={"error": {"message": self.refuse[host]}})
+            return said({"error": {"message": self.refuse[host]}}, 400)
         if host in self.garbled:
-            return httpx.Response(200, text=self.garbled[host])
-        body = json.loads(request.content)
+            return FakeAnswer(whole(self.garbled[host].encode()))
+        assert content is not None
+        body = json.loads(content)
         self.seen[host].append(body)
         await asyncio.sleep(self.delay_s.get(host, 0.0))
         language = {"l": self._prefill, "p": self._prefill, "d": self._stream, "m": self._stream}
         return (language | {"e": self._encode})[host[0]](host, body)
 
-    def _encode(self, host: str, body: dict[str, Any]) -> httpx.Response:
+    def _encode(self, host: str, body: dict[str, Any]) -> FakeAnswer:
         items = [part for message in body["messages"] for part in message["content"]]
         assert all(part["type"] == "image_url" for part in items), "an encoder gets media alone"
         names = [part["uuid"] for part in items]
@@ -78,9 +90,9 @@ class FakeVllm:
         handles = {
             n: {"item_indices": [i], "metadata": {"image_grid_thw": GRID}} for i, n in enumerate(names)
         }
-        return httpx.Response(200, json={"ec_transfer_params": handles})
+        return said({"ec_transfer_params": handles})
 
-    def _prefill(self, host: str, body: dict[str, Any]) -> httpx.Response:
+    def _prefill(self, host: str, body: dict[str, Any]) -> FakeAnswer:
         media = [p for m in body["messages"] for p in m["content"] if p["type"] != "text"]
         for part in media:
             assert part["type"] == "image_embeds", "prefill gets no pixels"
@@ -92,39 +104,52 @@ class FakeVllm:
         self.prefilled.add(name)
         choice = {"message": {"content": "t0 "}, "finish_reason": "length"}
         kv = {"do_remote_prefill": True, "remote_request_id": name}
-        return httpx.Response(
-            200, json={"choices": [choice], "usage": {"prompt_tokens": 77}, "kv_transfer_params": kv}
-        )
+        return said({"choices": [choice], "usage": {"prompt_tokens": 77}, "kv_transfer_params": kv})
 
-    def _stream(self, host: str, body: dict[str, Any]) -> httpx.Response:
+    def _stream(self, host: str, body: dict[str, Any]) -> FakeAnswer:
         if host.startswith("d"):
             assert body["kv_transfer_params"]["remote_request_id"] in self.prefilled
             assert "ec_transfer_params" not in body
-        return httpx.Response(200, stream=_Stream(self, host, int(body.get("max_tokens", self.tokens))))
+        return FakeAnswer(self._tokens_of(host, int(body.get("max_tokens", self.tokens))))
 
-
-class _Stream(httpx.AsyncByteStream):
-    def __init__(self, fake: FakeVllm, host: str, tokens: int) -> None:
-        self._fake, self._host, self._tokens = fake, host, tokens
-
-    async def __aiter__(self):  # type: ignore[no-untyped-def]
+    async def _tokens_of(self, host: str, tokens: int) -> AsyncGenerator[bytes, None]:
         yield _event(
             {"choices": [{"delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [0] * 77}
         )
-        for i in range(self._tokens):
-            if self._fake.die_after.get(self._host) == i:
-                self._fake.dead.add(self._host)
-                raise httpx.ReadError("connection reset")
-            last = i == self._tokens - 1
+        for i in range(tokens):
+            if self.die_after.get(host) == i:
+                self.dead.add(host)
+                raise Broke("the connection broke")
+            last = i == tokens - 1
             choice = {
                 "delta": {"content": f"t{i} "},
                 "finish_reason": "length" if last else None,
                 "token_ids": [i],
             }
             yield _event({"choices": [choice]})
-        yield _event({"choices": [], "usage": {"prompt_tokens": 77, "completion_tokens": self._tokens}})
+        yield _event({"choices": [], "usage": {"prompt_tokens": 77, "completion_tokens": tokens}})
         yield b"data: [DONE]\n\n"
-        self._fake.read_to_end[self._host] += 1
+        self.read_to_end[host] += 1
+
+
+class FakeAnswer:
+    def __init__(self, pieces: AsyncGenerator[bytes, None], status: int = 200) -> None:
+        self.status = status
+        self._pieces = pieces
+
+    async def read(self) -> bytes:
+        return b"".join([piece async for piece in self._pieces])
+
+    def pieces(self) -> AsyncGenerator[bytes, None]:
+        return self._pieces
+
+
+def said(answer: dict[str, Any], status: int = 200) -> FakeAnswer:
+    return FakeAnswer(whole(json.dumps(answer).encode()), status)
+
+
+async def whole(answer: bytes) -> AsyncGenerator[bytes, None]:
+    yield answer
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-import httpx
 import pytest
 
 from has.core.deployment import Deployment
@@ -24,7 +23,7 @@ from has.gateway.job import Job, MediaBytes
 from has.gateway.scheduler import Scheduler
 from has.gateway.service import Service
 from has.models.tokens import token_rule
-from tests.engine.fake_vllm import FakeVllm
+from tests.engine.fake_vllm import FakeAnswer, FakeVllm, said, whole
 from tests.engine.test_workers import png
 
 PICTURE = MediaBytes("image", png(), "image/png", param="messages.0")
@@ -64,19 +63,18 @@ class Moody(FakeVllm):
         super().__init__()
         self.random = generator
 
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
-        host = request.url.host
-        if request.url.path == "/health" or host in self.dead:
-            return await super()._answer(request)
+    async def _answer(self, host: str, path: str, content: bytes | None) -> FakeAnswer:
+        if path == "/health" or host in self.dead:
+            return await super()._answer(host, path, content)
         await asyncio.sleep(self.random.choice([0.0, 0.01, 0.1, 0.5]))
         mood = self.random.random()
         if mood < 0.05:
-            return httpx.Response(500, json={"error": {"message": "a hiccup"}})
+            return said({"error": {"message": "a hiccup"}}, 500)
         if mood < 0.07:
-            return httpx.Response(400, json={"error": "unfit"})
+            return said({"error": "unfit"}, 400)
         if mood < 0.10:
-            return httpx.Response(200, text=self.random.choice(UNREADABLE))
-        return await super()._answer(request)
+            return FakeAnswer(whole(self.random.choice(UNREADABLE).encode()))
+        return await super()._answer(host, path, content)
 
 
 class History:
@@ -98,7 +96,7 @@ class History:
             model="tiny",
             rule=token_rule("qwen2.5-vl"),
             clock=loop.time,
-            transport=self.fake.transport,
+            connections=self.fake,
         )
         self.scheduler = Scheduler(
             plan,

@@ -136,14 +136,14 @@ def test_attached_instances_must_be_the_deployments() -> None:
     ],
 )  # fmt: skip
 def test_chunks(line, text, tokens, finish, counted) -> None:
-    chunk = read_chunk(line)
+    chunk = read_chunk(line.encode())
     assert chunk is not None
     assert (chunk.text, chunk.tokens, chunk.finish, chunk.prompt_tokens) == (text, tokens, finish, counted)
 
 
 def test_what_carries_nothing() -> None:
-    assert read_chunk("data: [DONE]") is read_chunk("") is read_chunk(": ping") is None
-    assert read_chunk('data: {"error": {"message": "boom"}}').error == "boom"  # type: ignore[union-attr]
+    assert read_chunk(b"data: [DONE]") is read_chunk(b"") is read_chunk(b": ping") is None
+    assert read_chunk(b'data: {"error": {"message": "boom"}}').error == "boom"  # type: ignore[union-attr]
 
 
 def test_a_single_item_needs_no_index() -> None:

@@ -75,7 +75,7 @@ class Running:
             model="tiny",
             rule=token_rule("qwen2.5-vl"),
             encoder_budget=budget,
-            transport=fake.transport,
+            connections=fake,
         )
         scheduler = Scheduler(plan, media_rate=5.0, max_queue=max_queue, backpressure=True, continuous=True)
         self.service = Service(scheduler, self.workers, model="tiny", max_model_len=512, language=language)

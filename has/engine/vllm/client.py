@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any, NoReturn
 
-import httpx
-
+from has.engine.vllm.connections import Answer, Broke, Connections, HttpConnections
 from has.engine.vllm.protocol import PATH, Chunk, read_chunk
-from has.engine.vllm.transport import AiohttpTransport
 
 HEALTH_TIMEOUT_S = 5.0
 KEEPALIVE_S = 2.5
@@ -42,87 +42,104 @@ class EngineClient:
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        transport: httpx.AsyncBaseTransport | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self._clock = clock
         self._heard_s: dict[str, float] = {}
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(REQUEST_S, connect=HEALTH_TIMEOUT_S),
-            trust_env=False,
-            transport=transport or AiohttpTransport(keepalive_s=KEEPALIVE_S),
+        self._connections = connections or HttpConnections(
+            connect_s=HEALTH_TIMEOUT_S, keepalive_s=KEEPALIVE_S
         )
 
     async def post(self, url: str, body: dict[str, Any], name: str) -> dict[str, Any]:
         """The answer to `body`, which the instance knows as `name`."""
         try:
-            response = await self._client.post(url + PATH, json=body, headers={"x-request-id": name})
-        except (httpx.TransportError, OSError) as error:
+            async with self._connections.ask(
+                url + PATH, _json(body), {"x-request-id": name}, timeout_s=REQUEST_S
+            ) as response:
+                said = await response.read()
+        except Broke as error:
             await self._broke(url, error)
-        if response.status_code != 200:
-            await self._refused(url, response)
+        if response.status != 200:
+            await self._refused(url, response.status, said)
         self._heard_s[url] = self._clock()
-        answer = response.json()
+        answer = json.loads(said)
         assert isinstance(answer, dict)
         return answer
 
     async def stream(self, url: str, body: dict[str, Any], name: str) -> AsyncGenerator[Chunk, None]:
         """The chunks of the answer to `body`, as they come."""
-        headers = {"x-request-id": name}
         try:
-            async with self._client.stream("POST", url + PATH, json=body, headers=headers) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    await self._refused(url, response)
-                async for line in response.aiter_lines():
-                    chunk = read_chunk(line)
-                    if chunk is None:
-                        continue
-                    if chunk.error:
-                        raise Failure(chunk.error)
-                    self._heard_s[url] = self._clock()
-                    yield chunk
-        except (httpx.TransportError, OSError) as error:
+            async with self._connections.ask(
+                url + PATH, _json(body), {"x-request-id": name}, timeout_s=REQUEST_S
+            ) as response:
+                if response.status != 200:
+                    await self._refused(url, response.status, await response.read())
+                async with aclosing(_lines(response)) as lines:
+                    async for line in lines:
+                        chunk = read_chunk(line)
+                        if chunk is None:
+                            continue
+                        if chunk.error:
+                            raise Failure(chunk.error)
+                        self._heard_s[url] = self._clock()
+                        yield chunk
+        except Broke as error:
             await self._broke(url, error)
 
     async def look(self, url: str) -> tuple[str, bool]:
         """What is wrong with the instance's health, "" if nothing; and whether that is certain: it may only be busy."""
         try:
-            status = (await self._client.get(url + "/health", timeout=HEALTH_TIMEOUT_S)).status_code
-        except httpx.TimeoutException:
-            return "/health does not answer", False
-        except (httpx.TransportError, OSError) as error:
-            return type(error).__name__, True
-        return ("" if status == 200 else f"/health answers {status}"), True
+            async with self._connections.ask(url + "/health", timeout_s=HEALTH_TIMEOUT_S) as response:
+                await response.read()
+        except Broke as error:
+            return (str(error), True) if error.certain else ("/health does not answer", False)
+        return ("" if response.status == 200 else f"/health answers {response.status}"), True
 
     def silent_s(self, url: str) -> float:
         """Seconds since the instance last did what it was asked to."""
         return self._clock() - self._heard_s.get(url, float("-inf"))
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._connections.aclose()
 
     async def _dead(self, url: str) -> bool:
         wrong, certain = await self.look(url)
         return bool(wrong) and certain
 
-    async def _refused(self, url: str, response: httpx.Response) -> NoReturn:
-        said = _message(response)
-        if response.status_code in UNFIT:
+    async def _refused(self, url: str, status: int, answer: bytes) -> NoReturn:
+        said = _message(answer)
+        if status in UNFIT:
             raise Unfit(said)
         if await self._dead(url):
             raise Dead(f"its engine has died: {said}", url)
-        raise Failure(f"{response.status_code}: {said}")
+        raise Failure(f"{status}: {said}")
 
-    async def _broke(self, url: str, error: Exception) -> NoReturn:
+    async def _broke(self, url: str, error: Broke) -> NoReturn:
         if await self._dead(url):
-            raise Dead(type(error).__name__, url) from error
-        raise Failure(f"{type(error).__name__}: {error}") from error
+            raise Dead(str(error), url) from error
+        raise Failure(str(error)) from error
 
 
-def _message(response: httpx.Response) -> str:
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
+    """The lines of a stream of server-sent events, without what ends them."""
+    rest = b""
+    async with aclosing(answer.pieces()) as pieces:
+        async for piece in pieces:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line
+    if rest:
+        yield rest
+
+
+def _message(answer: bytes) -> str:
     try:
-        error = response.json()
+        error = json.loads(answer)
         error = error.get("error", error)
         return str(error.get("message", error))[:500]
     except (ValueError, AttributeError):
-        return response.text[:500]
+        return answer.decode(errors="replace")[:500]

@@ -255,7 +255,7 @@ class _Bench:
             if answer.status_code != 200:
                 raise RunError(f"decode answered {answer.status_code}: {(await answer.aread())[:200]!r}")
             async for line in answer.aiter_lines():
-                chunk = protocol.read_chunk(line)
+                chunk = protocol.read_chunk(line.encode())
                 if chunk is not None and chunk.tokens:
                     times += [time.monotonic()] * chunk.tokens
         if len(times) < 2:

@@ -153,12 +153,12 @@ class Chunk:
     error: str = ""
 
 
-def read_chunk(line: str) -> Chunk | None:
+def read_chunk(line: bytes) -> Chunk | None:
     """A `data:` line of a stream; None for what carries nothing. A chunk without ids counts as one token if it has text."""
-    if not line.startswith("data:"):
+    if not line.startswith(b"data:"):
         return None
     data = line[5:].strip()
-    if not data or data == "[DONE]":
+    if not data or data == b"[DONE]":
         return None
     event = json.loads(data)
     if event.get("error"):

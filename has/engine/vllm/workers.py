@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
-import httpx
-
 from has.engine.vllm.client import Dead, EngineClient, Failure, Unfit
+from has.engine.vllm.connections import Connections
 from has.engine.vllm.language import EngineLanguage
 from has.engine.vllm.media_count import tokens_of
 from has.engine.vllm.protocol import (
@@ -96,7 +95,7 @@ class EngineWorkers:
         encoder_budget: int | None = None,
         ec_dir: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
-        transport: httpx.AsyncBaseTransport | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self.urls = urls
         self._language = language
@@ -109,7 +108,7 @@ class EngineWorkers:
         self._held: dict[int, _Held] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handle: Callable[[Event], None] = lambda _: None
-        self._client = EngineClient(clock=clock, transport=transport)
+        self._client = EngineClient(clock=clock, connections=connections)
         self.watch = Watch(urls, self._client)
 
     # -- the port ----------------------------------------------------------------------------------
