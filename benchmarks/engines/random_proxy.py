@@ -1,7 +1,9 @@
 """The proxy to compare with: encode, prefill and decode instances picked at random, one request at a time each.
 
 What engines' example proxies do: all images of a request are encoded at once, one instance an image;
-when all have answered, prefill; then decode is streamed. No batching, no queue, no load, no retries.
+when all have answered, prefill; then decode is streamed. No batching, no queue, no load, no retries. As in vLLM's
+own (`disagg_epd_proxy.py`) aiohttp speaks to the instances and uvicorn serves, on uvloop; its log of every request
+is left out.
 
     python benchmarks/engines/random_proxy.py --port 8001 --encode URL,URL --prefill URL --decode URL,URL
 
@@ -18,9 +20,10 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import aiohttp
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -32,22 +35,25 @@ MEDIA = {"image_url": "image_embeds"}
 
 
 def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: int = 0) -> FastAPI:
-    app = FastAPI()
     rng = random.Random(seed)
     numbers = itertools.count()
     session = uuid.uuid4().hex[:8]  # a name that was used before brings back what was encoded under it
-    client = httpx.AsyncClient(
-        timeout=600.0,
-        trust_env=False,
-        limits=httpx.Limits(
-            max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S
-        ),
-    )
+    client: aiohttp.ClientSession
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        nonlocal client
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(600.0), raise_for_status=True
+        ) as client:
+            yield
+
+    app = FastAPI(lifespan=lifespan)
 
     async def post(url: str, body: dict[str, Any], name: str) -> dict[str, Any]:
-        answer = await client.post(url + PATH, json=body, headers={"x-request-id": name})
-        answer.raise_for_status()
-        result: dict[str, Any] = answer.json()
+        async with client.post(url + PATH, json=body, headers={"x-request-id": name}) as answer:
+            result: dict[str, Any] = await answer.json()
         return result
 
     stages: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
@@ -64,7 +70,8 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
 
     @app.get("/v1/models")
     async def models() -> JSONResponse:
-        return JSONResponse((await client.get(f"{decode[0]}/v1/models")).json())
+        async with client.get(f"{decode[0]}/v1/models") as answer:
+            return JSONResponse(await answer.json())
 
     @app.post(PATH, response_model=None)
     async def chat(request: Request) -> StreamingResponse | JSONResponse:
@@ -102,8 +109,8 @@ def create_app(encode: list[str], prefill: list[str], decode: list[str], seed: i
             return JSONResponse(await post(url, last, name))
 
         async def stream() -> AsyncIterator[bytes]:
-            async with client.stream("POST", url + PATH, json=last, headers={"x-request-id": name}) as answer:
-                pieces = answer.aiter_bytes()
+            async with client.post(url + PATH, json=last, headers={"x-request-id": name}) as answer:
+                pieces = answer.content.iter_any()
                 yield await anext(pieces)
                 done("first", at_s)
                 async for piece in pieces:
@@ -121,7 +128,15 @@ def main() -> None:
         parser.add_argument(f"--{pool}", required=True, type=lambda text: text.split(","))
     asked = parser.parse_args()
     app = create_app(asked.encode, asked.prefill, asked.decode)
-    uvicorn.run(app, host="127.0.0.1", port=asked.port, log_level="warning", access_log=False)
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=asked.port,
+        log_level="warning",
+        access_log=False,
+        loop="uvloop",
+        http="httptools",
+    )
 
 
 if __name__ == "__main__":

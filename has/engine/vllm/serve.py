@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from has.engine.vllm.urls import Urls
 from has.engine.vllm.workers import EngineWorkers
 from has.errors import InputError, RunError
 from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_cap
+from has.gateway.loop import run
 from has.gateway.observer import Observer
 from has.gateway.scheduler import Scheduler
 from has.gateway.server import DRAIN_S, listen
@@ -207,7 +207,7 @@ def serve(
             say(f"starting {len(plan.instances)} vLLM instances; their logs are in {fleet.launcher.logs}")
             urls, budget = fleet.arrange(plan), fleet.encoder_budget(plan)
         front = Front(sock, say, api_key, served_model_names, allowed_media_domains, drain_s, on_ready)
-        asyncio.run(_serve(deployment, urls, front, fleet, budget))
+        run(_serve(deployment, urls, front, fleet, budget))
     finally:
         if fleet is not None:
             fleet.close()
