@@ -117,8 +117,8 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A prefill batch ended. `tokens` pairs its requests with their first token (-1: none, as it failed, which
-    is said apart, or as decode will bring it).
+    """A prefill batch ended. `tokens` pairs its requests with their first token (-1: decode will bring it); what
+    failed is not among them, and is said apart.
 
     `transfers` pairs requests with the seconds until their KV is where decode finds it. `counted`
     pairs requests with the prompt and media tokens that the worker counted, where that is news. `requests` are
@@ -157,12 +157,17 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One request could not go on. `transient`: for want of room, which will come back. `unfit`: the request's fault."""
+    """One request could not go on.
+
+    `transient`: for want of room, which will come back. `unfit`: the request's fault. `anew`: what other workers
+    made of it may be gone with them; from the start it may go well.
+    """
 
     request: int
     error: str
     transient: bool = False
     unfit: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,8 +254,12 @@ class Scheduler:
     def cancel(self, request: int) -> None:
         """Forget `request` wherever it is. What already runs with it in a batch runs on without effect."""
         ticket = self.tickets.get(request)
-        if ticket is None:
-            return
+        if ticket is not None:
+            self.withdraw(ticket)
+            self._end(ticket)
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take `ticket` out of every queue and out of decode; it stays known until `retry` or `cancel`."""
         queues = [self.preprocess.queue, self.remote.queue, self._arrivals_at_decode, self._stranded]
         if ticket.encode_worker >= 0:
             self.encoders[ticket.encode_worker].remove(ticket)
@@ -263,7 +267,7 @@ class Scheduler:
             if ticket in queue:
                 queue.remove(ticket)
         self._recall(ticket)
-        self._end(ticket)
+        self.decode.free(ticket)
 
     def _recall(self, ticket: Ticket) -> None:
         """Whatever of `ticket` is under way arrives nowhere."""
@@ -324,9 +328,9 @@ class Scheduler:
     def retry(self, request: int, now_s: float, *, preprocessed: bool) -> None:
         """Start `request` over, from its preprocessed media where they are still at hand."""
         ticket = self.tickets[request]
-        if ticket.parts:
-            for encoder in self.encoders:
-                encoder.encoder.disown(ticket)
+        prefillers = [encoder.prefiller for encoder in self.encoders] + self.remote.lanes
+        for lane in [encoder.encoder for encoder in self.encoders] + prefillers:
+            lane.disown(ticket)
         self._recall(ticket)
         ticket.parts, ticket.landed_s = 0, float("-inf")
         ticket.encode_worker = ticket.last_worker = -1

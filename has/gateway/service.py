@@ -221,6 +221,10 @@ class Service:
                 self._fail(event.request, BadRequest(event.error, "messages"))
             case Failed(transient=True):
                 self._fail(event.request, Unavailable(event.error, retry_after_s=1.0))
+            case Failed(anew=True) if event.request in self._running:
+                ticket = self._running[event.request].ticket
+                self.scheduler.withdraw(ticket)
+                self._start_over(ticket, "a worker failed", event.error, now_s)
             case Failed():
                 self._fail(event.request, Interrupted(f"a worker could not compute it: {event.error}"))
             case Broken():
@@ -298,17 +302,21 @@ class Service:
         log.warning("%s worker %d is lost: %s", event.pool, event.worker, event.reason)
         self._lost_s["decode" if event.pool == "mixed" else event.pool] = now_s
         for ticket in self.scheduler.lost(event.pool, event.worker, now_s):
-            stream = self._running[ticket.request].stream
-            stream.retries += 1
-            if stream.sent:
-                error = f"a {event.pool} worker failed after {stream.sent} tokens: {event.reason}"
-                self._fail(ticket.request, Interrupted(error))
-            elif stream.retries > MOST_RETRIES:
-                error = f"workers failed {stream.retries} times under this request: {event.reason}"
-                self._fail(ticket.request, Interrupted(error))
-            else:
-                preprocessed = self._port.retain(ticket.request)
-                self.scheduler.retry(ticket.request, now_s, preprocessed=preprocessed)
+            self._start_over(ticket, f"a {event.pool} worker failed", event.reason, now_s)
+
+    def _start_over(self, ticket: Ticket, what: str, reason: str, now_s: float) -> None:
+        """Unless tokens were sent, or it has failed too often: then it ends, and says so."""
+        stream = self._running[ticket.request].stream
+        stream.retries += 1
+        if stream.sent:
+            error = f"{what} after {stream.sent} tokens: {reason}"
+            self._fail(ticket.request, Interrupted(error))
+        elif stream.retries > MOST_RETRIES:
+            error = f"workers failed {stream.retries} times under this request: {reason}"
+            self._fail(ticket.request, Interrupted(error))
+        else:
+            preprocessed = self._port.retain(ticket.request)
+            self.scheduler.retry(ticket.request, now_s, preprocessed=preprocessed)
 
     # -- ends --------------------------------------------------------------------------------------
 

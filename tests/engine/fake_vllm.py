@@ -23,7 +23,7 @@ GRID = [1, 16, 16]
 class FakeVllm:
     """Instances by host name: `e0`, `l0` (prefill beside an encoder), `p0`, `d0`, `m0`.
 
-    `dead` refuse connections, `broken` answer 500 for ever, `garbled` answer 200 with what is none of the protocol's.
+    `die_after_prefill` promise KV and are dead before it is fetched. `dead` refuse connections, `broken` answer 500 for ever, `garbled` answer 200 with what is none of the protocol's.
     """
 
     def __init__(self, tokens: int = 3) -> None:
@@ -31,16 +31,21 @@ class FakeVllm:
         self.dead: set[str] = set()
         self.broken: set[str] = set()
         self.fail_once: set[str] = set()
+        self.fail_times: Counter[str] = Counter()
         self.die_after: dict[str, int] = {}
         """Host -> tokens of a stream after which it is dead."""
         self.refuse: dict[str, str] = {}
         self.garbled: dict[str, str] = {}
+        self.forget: dict[str, int] = {}
+        """Prefill host -> how often it forgets the KV that it promised, as one does that was started anew."""
+        self.die_after_prefill: set[str] = set()
         self.ec_dir: Path | None = None
         self.delay_s: dict[str, float] = {}
         self.seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.read_to_end: Counter[str] = Counter()
         self.encoded: set[str] = set()
         self.prefilled: set[str] = set()
+        self.gone: set[str] = set()
 
     @asynccontextmanager
     async def ask(
@@ -67,6 +72,9 @@ class FakeVllm:
         if host in self.fail_once:
             self.fail_once.discard(host)
             return said({"error": {"message": "a hiccup"}}, 500)
+        if self.fail_times[host] > 0:
+            self.fail_times[host] -= 1
+            return said({"error": {"message": "a long hiccup"}}, 500)
         if host in self.refuse:
             return said({"error": {"message": self.refuse[host]}}, 400)
         if host in self.garbled:
@@ -103,6 +111,11 @@ class FakeVllm:
         name = f"kv-{len(self.seen[host])}-{host}"
         self.prefilled.add(name)
         choice = {"message": {"content": "t0 "}, "finish_reason": "length"}
+        if self.forget.get(host, 0) > 0 or host in self.die_after_prefill:
+            self.forget[host] = self.forget.get(host, 0) - 1
+            self.gone.add(name)
+        if host in self.die_after_prefill:
+            self.dead.add(host)
         kv = {"do_remote_prefill": True, "remote_request_id": name}
         return said({"choices": [choice], "usage": {"prompt_tokens": 77}, "kv_transfer_params": kv})
 
@@ -110,6 +123,8 @@ class FakeVllm:
         if host.startswith("d"):
             assert body["kv_transfer_params"]["remote_request_id"] in self.prefilled
             assert "ec_transfer_params" not in body
+            if body["kv_transfer_params"]["remote_request_id"] in self.gone:
+                return said({"error": {"message": "no such KV"}}, 500)
         return FakeAnswer(self._tokens_of(host, int(body.get("max_tokens", self.tokens))))
 
     async def _tokens_of(self, host: str, tokens: int) -> AsyncGenerator[bytes, None]:

@@ -155,8 +155,11 @@ class History:
         return "answered"
 
     async def trouble(self) -> None:
-        """An instance that dies or says that it is dead, for a while."""
+        """An instance that dies or says that it is dead, for a while, or one that loses the KV it has promised."""
         await asyncio.sleep(self.random.uniform(0, 6))
+        if self.random.random() < 0.3:
+            self.fake.forget[self.random.choice(["p0", "l0"])] = self.random.randint(1, 6)
+            return
         _, _, url = self.random.choice(self.workers.urls.all())
         ill, host = self.random.choice([self.fake.dead, self.fake.broken]), url.removeprefix("http://")
         ill.add(host)

@@ -181,6 +181,47 @@ def test_a_hiccup_is_tried_once_more(host) -> None:
     assert run(fake, deployment(), lambda r: r.ask())[0] == "t0 t1 t2 "
 
 
+def test_kv_that_died_with_its_prefill_is_made_anew() -> None:
+    """Decode is well, and fails: what it was promised is gone. Before the first token that is nobody's concern."""
+    fake = FakeVllm()
+    fake.die_after_prefill.add("p0")
+    answers = run(fake, deployment(prefill=2), lambda r: asyncio.gather(*(r.ask() for _ in range(6))))
+    assert [text for text, *_ in answers] == ["t0 t1 t2 "] * 6
+
+
+@pytest.mark.parametrize("tokens", [2, 3])
+def test_kv_of_an_instance_that_was_started_anew_meanwhile(tokens) -> None:
+    """It is well whenever anybody looks, and knows of nothing."""
+    fake = FakeVllm()
+    fake.forget["p0"] = 1
+    text, _, finish = run(fake, deployment(), lambda r: r.ask(tokens=tokens))
+    assert (text, finish) == (" ".join(f"t{i}" for i in range(tokens)) + " ", "length")
+    assert [len(fake.seen[host]) for host in ("e0", "p0", "d0")] == [2, 2, 3], "from the start, once"
+
+
+def test_a_request_that_always_fails_is_not_tried_for_ever() -> None:
+    fake = FakeVllm()
+    fake.forget["p0"] = 100
+
+    async def main(running: Running) -> None:
+        with pytest.raises(Interrupted, match="no such KV"):
+            await running.ask()
+        assert len(fake.seen["d0"]) == 4, "twice on the spot, and as often from the start"
+        fake.forget.clear()
+        assert (await running.ask())[0] == "t0 t1 t2 ", "and its worker serves the next"
+
+    run(fake, deployment(), main)
+
+
+def test_a_prefill_that_fails_starts_over_with_its_embeddings() -> None:
+    """Of one token, which prefill brings: it stays one."""
+    fake = FakeVllm()
+    fake.fail_times["p0"] = 2
+    assert run(fake, deployment(), lambda r: r.ask(tokens=1))[0] == "t0 "
+    assert not fake.seen["d0"]
+    assert len(fake.seen["e0"]) == 2
+
+
 def test_dying_after_tokens_were_sent_is_an_error() -> None:
     """Never silence, and never an answer begun twice."""
     fake = FakeVllm()

@@ -3,7 +3,8 @@
 An engine batches what it is sent by itself, so every request of a batch is a request of its own: it goes on as
 soon as its own answer is there. A worker that is lost is said as soon as that shows; the service then starts its
 requests over elsewhere unless tokens were sent. A single failure of a healthy instance is tried once more on
-the spot.
+the spot; a second one of what builds on other instances' work (prefill on embeddings, decode on KV) may mean that
+they took it with them, and the request is started over, once.
 """
 
 from __future__ import annotations
@@ -220,18 +221,20 @@ class EngineWorkers:
             return answer
 
         def ended(answer: PrefillAnswer | None) -> Event:
-            token, counted = -1, None
+            tokens: tuple[tuple[int, int], ...] = ()
+            counted = None
             if answer is not None:
-                counted = answer.prompt_tokens
+                token, counted = -1, answer.prompt_tokens
                 if held.payload.output_tokens == 1:  # prefill's answer is the whole
                     token = self._language.id_of(answer.text, answer.finish)
+                tokens = ((request, token),)
             return Prefilled(
                 command.remote,
                 command.worker,
                 command.start_s,
                 self._clock(),
                 1.0,
-                ((request, token),),
+                tokens,
                 counted=() if counted is None else ((request, counted),),
                 requests=(request,),
             )
@@ -312,6 +315,7 @@ class EngineWorkers:
         held: _Held,
         work: Work,
     ) -> Any:
+        builds_on_others = held.encoded is not None or held.kv is not None
         for attempt in (1, 2):
             try:
                 return await work()
@@ -322,7 +326,8 @@ class EngineWorkers:
             except Failure as error:
                 if attempt == 1 and not held.sent:
                     continue
-                self._handle(Failed(request, str(error)))
+                anew = builds_on_others and not held.sent and held.attempt == 0
+                self._handle(Failed(request, str(error), anew=anew))
             except Exception as error:
                 log.exception("an answer for %s that cannot be read", held.id)
                 self._handle(Failed(request, f"an answer that cannot be read: {error!r}"))
