@@ -24,7 +24,10 @@ Piece = tuple[str, str | None]
 
 
 class Answer:
-    """One job's way through the service: its text, its counts, its measures."""
+    """One job's way through the service: its text, its counts, its measures.
+
+    more    whether the next piece is here already
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class Answer:
         self.error_response = error_response
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.more = False
         self._service = service
         self._metrics = metrics
 
@@ -70,6 +74,7 @@ class Answer:
                     finish = "stop" if text.stopped else event.finish_reason
                     if finish is not None and not text.stopped:
                         shown += text.flush()
+                    self.more = tokens.more
                     yield shown, finish
                     if finish is not None:
                         break
@@ -142,16 +147,20 @@ class StreamedAnswer(Response):
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer, chunks = self._answer, self._chunks
         started = False
+        events = b""
         try:
             async with aclosing(answer.pieces()) as pieces:
                 async for text, finish in pieces:
+                    events += chunks.token(text, finish)
+                    if finish is not None:
+                        events += chunks.end(answer.usage)
+                    elif answer.more:
+                        continue  # tokens that came together leave together: a write costs more than they do
                     if not started:
                         started = True
                         await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
-                    chunk = chunks.token(text, finish)
-                    if finish is not None:
-                        chunk += chunks.end(answer.usage)
-                    await send({"type": "http.response.body", "body": chunk, "more_body": finish is None})
+                    await send({"type": "http.response.body", "body": events, "more_body": finish is None})
+                    events = b""
         except HasError as error:
             response = answer.error_response(error)
             if not started:

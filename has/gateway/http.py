@@ -349,10 +349,10 @@ async def _job(
             media.append(medium)
         messages.append(Message(message.role, tuple(content)))
     if limits.are_quick(media):
-        limits.check_all(media)
+        media = limits.check_all(media)
     else:
         # Reading headers can take milliseconds a file; other streams must not wait for it.
-        await asyncio.to_thread(limits.check_all, media)
+        media = await asyncio.to_thread(limits.check_all, media)
     return Job(
         prompt=tuple(messages),
         media=tuple(media),

@@ -23,12 +23,14 @@ class MediaBytes:
     data    an encoded file; a video may also come as its encoded frames
     format  MIME type or format, if it was given
     param   where in the request it stood, for error messages
+    size    width and height of an image, where its header has been read
     """
 
     kind: MediaKind
     data: bytes | tuple[bytes, ...]
     format: str | None = None
     param: str | None = None
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,10 @@ class Tokens(Protocol):
     Raises `Interrupted` or `Unavailable` when workers failed, `BadRequest` when the media turned out
     to be undecodable.
     """
+
+    @property
+    def more(self) -> bool:
+        """Whether the next token is here already."""
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]: ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from has.errors import InputError
 from has.gateway.errors import BadRequest, TooLarge
@@ -53,13 +53,13 @@ class Limits:
             medium.kind == "image" and len(medium.data) <= QUICK_BYTES for medium in media
         )
 
-    def check_all(self, media: Iterable[MediaBytes]) -> None:
+    def check_all(self, media: Iterable[MediaBytes]) -> list[MediaBytes]:
         """`check` each in turn."""
-        for medium in media:
-            self.check(medium)
+        return [self.check(medium) for medium in media]
 
-    def check(self, medium: MediaBytes) -> None:
-        """Raise TooLarge if `medium` passes a bound, BadRequest if it is plainly not what it is said to be."""
+    def check(self, medium: MediaBytes) -> MediaBytes:
+        """`medium`, with the size of an image. Raises TooLarge if it passes a bound, BadRequest if it is plainly not what it is said to be."""
+        size = None
         try:
             if isinstance(medium.data, tuple):
                 self.media.check_bytes("video", sum(map(len, medium.data)))
@@ -68,7 +68,7 @@ class Limits:
             else:
                 self.media.check_bytes(medium.kind, len(medium.data))
                 if medium.kind == "image":
-                    self._image(medium.data)
+                    size = self._image(medium.data)
                 elif medium.kind == "audio":
                     self._audio(medium.data)
         except BadRequest as error:
@@ -76,6 +76,7 @@ class Limits:
             raise
         except InputError as error:
             raise TooLarge(f"{error.message}: {error.value}, {error.allowed}", medium.param) from error
+        return medium if size is None else replace(medium, size=size)
 
     def _image(self, data: bytes) -> tuple[int, int]:
         """Width and height, by the header."""

@@ -23,6 +23,10 @@ class TokenStream:
         self._over = False
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def more(self) -> bool:
+        return bool(self._events)
+
     def __aiter__(self) -> TokenStream:
         return self
 

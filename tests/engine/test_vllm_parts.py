@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from has.engine.vllm.protocol import read_chunk, read_encoded
 from has.engine.vllm.serve import attached
 from has.errors import InputError, MissingError
 from has.gateway.job import Job, MediaBytes
+from has.gateway.limits import Limits
 from tests.engine.test_workers import deployment
 
 PAGE = """# HELP vllm:prompt_tokens_total Number of prefill tokens.
@@ -66,6 +68,9 @@ def test_images_are_counted_by_the_folders_own_settings(tmp_path) -> None:
     assert tokens_of(image, rule_of("Qwen/Qwen2.5-VL-7B-Instruct")) == 2691
     assert tokens_of(image, rule_of("some/unknown-model")) is None
     assert tokens_of(MediaBytes("image", b"no image"), rule) is None
+    checked = Limits().check(image)
+    assert checked.size == (1920, 1080)
+    assert tokens_of(replace(checked, data=b"read before"), rule) == rule.image(1920, 1080)
 
 
 def test_pieces_stand_for_themselves() -> None:

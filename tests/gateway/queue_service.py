@@ -28,6 +28,11 @@ class QueueTokens:
         self._queue: asyncio.Queue[TokenEvent | Exception | None] = asyncio.Queue()
         self._producer = asyncio.create_task(self._produce(job))
 
+    @property
+    def more(self) -> bool:
+        waiting = self._queue._queue  # type: ignore[attr-defined]
+        return bool(waiting) and isinstance(waiting[0], TokenEvent)
+
     def __aiter__(self):
         return self
 

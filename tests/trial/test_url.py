@@ -69,6 +69,10 @@ class _Answer:
     def __init__(self, tokens, mood) -> None:
         self._tokens, self._mood = tokens, mood
 
+    @property
+    def more(self) -> bool:
+        return self._tokens.more
+
     def __aiter__(self):
         return self
 

@@ -41,6 +41,8 @@ def tokens_of(medium: MediaBytes, rule: TokenRule | None) -> int | None:
     from PIL import Image
 
     try:
+        if medium.size is not None:
+            return rule.image(*medium.size)
         with Image.open(io.BytesIO(medium.data)) as image:
             return rule.image(*image.size)
     except (OSError, InputError, Image.DecompressionBombError):
