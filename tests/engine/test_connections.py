@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -113,6 +115,39 @@ def test_a_silent_server_may_only_be_busy() -> None:
         return broke.value.certain
 
     assert client_of(serve, ask) == [False, 1]
+
+
+def test_a_server_that_does_not_take_the_body_is_silent_too() -> None:
+    """As one that is stopped: the kernel takes some of a video for it, and nobody the rest."""
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+
+    async def ask(client: HttpConnections, url: str) -> object:
+        with pytest.raises(Broke) as broke:
+            async with client.ask(url, bytes(32_000_000), timeout_s=0.05):
+                pass
+        over.set()
+        return broke.value.certain
+
+    assert client_of(serve, ask) == [False, 1]
+
+
+def test_names_that_nobody_resolves_are_waited_for_as_a_connection_is(monkeypatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait() and [])
+
+    async def main() -> None:
+        client = HttpConnections(connect_s=0.05, keepalive_s=60.0)
+        with pytest.raises(Broke) as broke:
+            async with client.ask("http://an.instance:1/", b"{}", timeout_s=60.0):
+                pass
+        assert not broke.value.certain
+        over.set()
+        await client.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 def test_a_stream_that_is_left_is_closed_and_one_that_was_read_is_kept() -> None:

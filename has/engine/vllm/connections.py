@@ -6,6 +6,7 @@ which writes head and body at once and parses answers in C.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
@@ -69,14 +70,15 @@ class HttpConnections:
         *,
         timeout_s: float,
     ) -> AsyncIterator[Answer]:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s, sock_read=timeout_s)
+        timeout = aiohttp.ClientTimeout(total=None, connect=self._connect_s, sock_read=timeout_s)
         method, sent = ("GET", {}) if body is None else ("POST", JSON)
         if headers is not None:
             sent = {**sent, **headers}
         try:
-            response = await self._open().request(
-                method, url, data=body, headers=sent, allow_redirects=False, timeout=timeout
-            )
+            async with asyncio.timeout(timeout_s):  # aiohttp's own begins when all of the body is taken
+                response = await self._open().request(
+                    method, url, data=body, headers=sent, allow_redirects=False, timeout=timeout
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _broke(error) from error
         try:
