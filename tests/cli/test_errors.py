@@ -6,16 +6,20 @@ import contextlib
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 import has.cli.show
-from has.cli.failure import Interrupted
+from has.cli.doctor import EXTRAS
+from has.cli.failure import Interrupted, as_has_error
 from has.errors import InfeasibleError, InputError, MissingError, RunError
 from has.files.shipped import shipped
 
@@ -91,6 +95,17 @@ def test_a_server_that_is_not_there_is_status_3_with_a_mend(has, inputs) -> None
     said = has("bench", "http://127.0.0.1:9", "--workload", "w.yaml")
     assert said.status == 3
     assert "mend:" in said.err
+
+
+def test_whatever_the_runtime_needs_is_named_when_it_is_missing() -> None:
+    """By `has doctor`, and by any command that finds it missing, with the extra that brings it."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needed = {re.split("[<>=]", need)[0].lower() for need in project["optional-dependencies"]["runtime"]}
+    brings = packages_distributions()
+    assert {brings[module][0].lower().replace("_", "-") for module in EXTRAS["runtime"]} == needed
+    for module in EXTRAS["runtime"]:
+        missing = as_has_error(ModuleNotFoundError(f"No module named '{module}'", name=module))
+        assert missing.mend == "pip install 'has-epd[runtime]'", module
 
 
 @pytest.mark.parametrize(
