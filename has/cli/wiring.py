@@ -105,9 +105,10 @@ def why_not_live(model: str, place: str, gpus: int) -> str:
 
 def executor(plan: SearchPlan) -> Executor:
     """What runs the trials of a search: workers on this machine, or the simulator."""
+    from has.cli.console import complain
+
     if plan.engine == "vllm":
         from has.cli import engine
-        from has.cli.console import complain
 
         asked = plan.arguments["workload"]
         workloads = list(asked) if isinstance(asked, list | tuple) else [asked]
@@ -117,7 +118,9 @@ def executor(plan: SearchPlan) -> Executor:
     if plan.live:
         from has.trial.local import LocalExecutor
 
-        return LocalExecutor(plan.arguments["model"], plan.arguments["gpus"], profile=plan.profile)
+        return LocalExecutor(
+            plan.arguments["model"], plan.arguments["gpus"], profile=plan.profile, say=complain
+        )
     from has.files.profile import load_profile
     from has.search.pools import latency_of
     from has.trial.simulated import SimulatedExecutor

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -48,6 +49,7 @@ class LocalExecutor:
                  is none. It must be the one the profile was measured under.
     total_share  of the machine, for that measurement
     gated        whether a trial on a busy host is repeated and then refused
+    say          is told what is waited for where that measurement takes long
 
     Raises MissingError or RunError where workers cannot be started.
     """
@@ -64,13 +66,14 @@ class LocalExecutor:
         nominal: Nominal | None = None,
         total_share: float | None = None,
         gated: bool = True,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.profile = profile
         self.gated = gated
         self._latency = LatencyModel.from_profile(profile) if profile is not None else None
         table = nominal
         if table is None and is_bundled(model):
-            table = nominal_table(model, BENCH, total_share=total_share)
+            table = nominal_table(model, BENCH, total_share=total_share, say=say)
         self._table = table
         self.pool = WarmPool(model, gpus, nominal=table)
         self._load = SyntheticLoad(model)

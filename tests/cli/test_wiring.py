@@ -1,0 +1,21 @@
+"""What runs the trials of a search, as the command line makes it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from has.cli import wiring
+from has.trial import local
+
+
+def test_a_live_search_tells_what_it_waits_for(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a busy machine its costs take minutes to measure, or another command measures them."""
+    monkeypatch.setattr(local, "nominal_table", lambda *_, say, **__: say("measuring has taken 40 s"))
+    monkeypatch.setattr(local, "WarmPool", lambda *_, **__: None)
+    plan = SimpleNamespace(
+        engine="", live=True, arguments={"model": "tiny-image", "gpus": 2}, profile=None, trial_profile=None
+    )
+    wiring.executor(plan)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "measuring has taken 40 s\n"
