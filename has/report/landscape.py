@@ -93,6 +93,8 @@ def landscape(
 
 def _points(space: SearchSpace, gpus: int, known: Sequence[Candidate]) -> dict[Candidate, None]:
     """The disaggregated candidates; of a space too large to list, those on a coarse lattice and on the splits of `known`."""
+    if "disaggregated" not in space.topologies:
+        return {}
     own = space.model_copy(update={"topologies": ("disaggregated",)})
     step = max(1, gpus // DIVISIONS) if is_large(own, (gpus,)) else 1
     splits = {c.allocation: None for c in known if c.topology == "disaggregated" and c.total == gpus}

@@ -68,6 +68,17 @@ def test_a_small_space_is_looked_at_whole() -> None:
     assert max(float(np.nanmax(t)) for t in found.values.values()) >= 0.9 * min(100.0, predictor.limit(best))
 
 
+@pytest.mark.parametrize("gpus", [5, 96])
+def test_splits_that_the_space_does_not_allow_are_not_drawn(gpus: int) -> None:
+    """A baseline of the search is one that was tried, and no point of the space."""
+    space = SPACE.model_copy(update={"topologies": ("e_pd", "monolithic")})
+    predictor = counting(gpus, 100.0)
+    answer = Candidate("e_pd", (2, gpus - 2), (1, 1), 2, 0)
+    tried = Candidate("disaggregated", (1, 1, gpus - 2), (1, 1, 1), 1, 1_000_000)
+    requests = predictor.problem.requests
+    assert landscape(predictor, space, 100.0, requests, answer=answer, tried=[tried]) is None
+
+
 @pytest.mark.parametrize("gpus", [96, 1024])
 def test_a_large_space_costs_no_more_than_its_coarse_lattice(gpus: int) -> None:
     """On 1,024 GPUs there are 40 million candidates, of which the page was to bound each: minutes, and 8 GiB."""
