@@ -13,6 +13,8 @@ LOOK_S = 5.0
 """How often it is looked at who computes."""
 SAY_S = 15.0
 """After others have used more for so long without a break it is said, and again when the time that has passed has doubled."""
+STOPPED_S = 30.0
+"""Nobody who waits goes so long without a look: the command was stopped itself (Ctrl-Z), and its workers with it."""
 GRACE_S, PATIENCE = 60.0, 5.0
 """Given up after `GRACE_S` and `PATIENCE` times what it takes on a quiet machine: of works that are as late as that no
 figure is to be believed."""
@@ -51,6 +53,10 @@ class Patience:
         if now - self._looked < LOOK_S:
             return
         own_s = own_cpu_s()
+        if now - self._looked > STOPPED_S:
+            self._begun += now - self._looked
+            self._looked, self._window, self._own_s, self._busy_s = now, self._meter(), own_s, 0.0
+            return
         others = self._window.cores(max(0.0, own_s - self._own_s))
         busy = others > OTHERS_BOUND * host.cores()
         self._busy_s = self._busy_s + now - self._looked if busy else 0.0

@@ -99,3 +99,16 @@ def test_a_machine_that_is_slow_by_itself_is_not_blamed_on_others(machine):
     with pytest.raises(RunError, match=r"too slow .* other processes use 0.1 of 2 cores"):
         wait(machine, machine.patience(), 200.0, own=1.0, others=0.1)
     assert not any("end them" in text for text in machine.said)
+
+
+def test_the_time_for_which_it_was_stopped_itself_does_not_count(machine):
+    """Ctrl-Z, and on again ten minutes later, when whatever used the machine meanwhile is gone."""
+    made = machine.patience()
+    wait(machine, made, 10.0, own=1.6, others=0.0)
+    machine.pass_s(600.0, own=0.0, others=2.0)
+    made.look(lambda: machine.own_s)
+    wait(machine, made, 639.0, own=1.6, others=0.0)
+    assert not machine.said
+    with pytest.raises(RunError, match="has taken 160 s"):
+        wait(machine, made, 800.0, own=1.6, others=0.0)
+    assert machine.now == 760.0
