@@ -80,8 +80,10 @@ def landscape(
     for i, split in enumerate(shown):
         for c in of_split[split]:
             values[c.encode_batch][i, shares.index(c.share)] = _within(predictor, c, rate, each)
-    best = [-max(np.nanmax(table[i]) for table in values.values()) for i in range(len(shown))]
-    order = np.argsort(best, kind="stable")
+    best = np.fmax.reduce(
+        np.stack(list(values.values())), axis=(0, 2)
+    )  # which passes over NaN without a word
+    order = np.argsort(-best, kind="stable")
     return Landscape(
         rate,
         tuple(_words(shown[i]) for i in order),

@@ -68,6 +68,21 @@ def test_a_small_space_is_looked_at_whole() -> None:
     assert max(float(np.nanmax(t)) for t in found.values.values()) >= 0.9 * min(100.0, predictor.limit(best))
 
 
+def test_batches_beyond_the_profile_have_no_values_and_no_words() -> None:
+    """A warning of numpy's on stderr says nothing to who asked for a page; here it would be an error."""
+    space = SPACE.model_copy(update={"encode_batch": (1, 4096)})
+    predictor = counting(5, 100.0)
+    assert predictor.problem.beyond_reach(4096)
+    answer = Candidate("disaggregated", (1, 1, 3), (1, 1, 1), 1, 1_000_000)
+    found = landscape(
+        predictor, space, 100.0, predictor.problem.requests[:800], answer=answer, tried=[answer]
+    )
+    assert found is not None
+    assert np.isnan(found.values[4096]).all()
+    best = np.nanmax(found.values[1], axis=1)
+    assert (np.diff(best) <= 0).all()
+
+
 @pytest.mark.parametrize("gpus", [5, 96])
 def test_splits_that_the_space_does_not_allow_are_not_drawn(gpus: int) -> None:
     """A baseline of the search is one that was tried, and no point of the space."""
