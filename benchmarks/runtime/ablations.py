@@ -93,7 +93,7 @@ ABLATIONS = {
             Variant("static 50/50", {"sm_table": [{"batch": 1, "encode_sm": 50}]}),
             Variant("follows the batch"),
         ),
-        (1.2, 0.8),
+        (1.0, 0.8),
         (140, 140),
     ),
     "batching": Ablation(
