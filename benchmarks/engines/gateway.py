@@ -89,8 +89,10 @@ class Split:
     decode: int
     model: str
 
-    def deployment(self, batch: int, wait_ms: float = 0.0) -> Deployment:
-        """Up to `batch` at an encoder; who finds it idle waits for company up to `wait_ms`."""
+    def deployment(self, batch: int, wait_ms: float = 0.0, fanout: int = 1) -> Deployment:
+        """Up to `batch` at an encoder; who finds it idle waits for company up to `wait_ms`; media of one request at up to
+        `fanout` encoders.
+        """
         alloc = {"encode": self.encode, "prefill": self.prefill, "decode": self.decode}
         return Deployment.model_validate(
             {
@@ -100,6 +102,7 @@ class Split:
                 "gpus": sum(alloc.values()),
                 "alloc": alloc,
                 "encode_batch": batch,
+                "encode_fanout": fanout,
                 "prefill_offload": 1.0,
                 "slo": SLO,
                 **GREEDY,
@@ -361,33 +364,45 @@ def main() -> None:
         metavar="B[:MS]",
         help="also with this B, waiting for company so long",
     )
-    parser.add_argument("--no-choice", action="store_true", help="only with the B of --batch")
+    parser.add_argument("--fanout", type=int, default=1, help="encode_fanout of what --batch names")
+    parser.add_argument(
+        "--no-choice", action="store_true", help="only with the B of --batch; no profile is needed"
+    )
     parser.add_argument("--load", action="append", choices=LOADS, help="only at this load")
     parser.add_argument("--capacity", type=float, help="requests a second; measured if not given")
     parser.add_argument(
         "--profile", type=Path, help="of these instances; measured, and written here, if it is not there"
     )
     parser.add_argument("--model", help="a folder; default: a tiny Qwen2.5-VL that is made for it")
+    parser.add_argument(
+        "--tower",
+        default="2,128",
+        metavar="LAYERS,WIDTH",
+        help="of the vision tower of the model that is made",
+    )
     parser.add_argument("--attach", help="role=URL,... of instances that --hold keeps")
     parser.add_argument("--hold", action="store_true", help="keep instances for --attach until SIGINT")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    if asked.attach is not None and not asked.no_choice and asked.profile is None:
+        parser.error("--attach needs --profile or --no-choice")
+    if asked.no_choice:
+        asked.profile = None
     encode, prefill, decode = map(int, asked.split.split(","))
     with tempfile.TemporaryDirectory() as folder:
-        model = asked.model or str(make(Path(folder) / "qwen2_5-vl-tiny", printable=True))
+        layers, width = map(int, asked.tower.split(","))
+        model = asked.model or str(
+            make(Path(folder) / "qwen2_5-vl-tiny", printable=True, tower=(layers, width))
+        )
         split = Split(encode, prefill, decode, model)
         plan = split.deployment(4)
         if asked.attach is not None:
-            measure(asked, split, attached(asked.attach, plan), load_profile(asked.profile), folder)
+            known = load_profile(asked.profile) if asked.profile is not None else None
+            measure(asked, split, attached(asked.attach, plan), known, folder)
             return
         fleet = Fleet(installed(), model, plan.gpus, say=lambda line: print(line, file=sys.stderr))
         try:
-            profile = None
-            if asked.profile is not None and asked.profile.is_file():
-                profile = load_profile(asked.profile)
-            profile = profile or profile_engine(installed(), model, fleet=fleet)
-            if asked.profile is not None:
-                save_profile(profile, asked.profile)
+            profile = None if asked.no_choice else profiled(asked.profile, model, fleet)
             urls = fleet.arrange(fleet.plan(plan, sizes(workload(), model)))
             if asked.hold:
                 print(",".join(f"{pool}={url}" for pool, _, url in urls.all()), flush=True)
@@ -400,7 +415,19 @@ def main() -> None:
             fleet.close()
 
 
-def measure(asked: argparse.Namespace, split: Split, urls: Urls, profile: Profile, folder: str) -> None:
+def profiled(path: Path | None, model: str, fleet: Fleet) -> Profile:
+    """The profile at `path`, else one that is measured now, and written there if that was named."""
+    if path is not None and path.is_file():
+        return load_profile(path)
+    profile = profile_engine(installed(), model, fleet=fleet)
+    if path is not None:
+        save_profile(profile, path)
+    return profile
+
+
+def measure(
+    asked: argparse.Namespace, split: Split, urls: Urls, profile: Profile | None, folder: str
+) -> None:
     result: dict[str, Any] = {"split": asked.split, "capacities_rps": {}}
     capacity = asked.capacity
     if capacity is None:
@@ -411,10 +438,10 @@ def measure(asked: argparse.Namespace, split: Split, urls: Urls, profile: Profil
         )
     for load in asked.load or LOADS:
         rate = LOADS[load] * capacity
-        deployments = {} if asked.no_choice else {"chosen": split.chosen(profile, rate)}
+        deployments = {} if profile is None else {"chosen": split.chosen(profile, rate)}
         for text in asked.batch:
             batch, _, wait_ms = text.partition(":")
-            deployments[f"B={text}"] = split.deployment(int(batch), float(wait_ms or 0))
+            deployments[f"B={text}"] = split.deployment(int(batch), float(wait_ms or 0), asked.fanout)
         result[load] = compare(deployments, urls, rate, asked.requests, asked.rounds, folder)
         for name, deployment in deployments.items():
             result[load][name]["deployment"] = deployment.model_dump(

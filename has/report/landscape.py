@@ -17,6 +17,7 @@ from has.search.coarse import DIVISIONS, is_large
 from has.search.lattice import lattice, of_allocation
 from has.search.predict import Predictor
 from has.search.question import longer
+from has.search.side_by_side import side_by_side
 from has.search.space import Allocation, Candidate
 
 Floats = NDArray[np.float64]
@@ -77,9 +78,16 @@ def landscape(
     shares = tuple(sorted({c.share for split in shown for c in of_split[split]}))
     batches = sorted({c.encode_batch for split in shown for c in of_split[split]})
     values = {batch: np.full((len(shown), len(shares)), np.nan) for batch in batches}
-    for i, split in enumerate(shown):
-        for c in of_split[split]:
-            values[c.encode_batch][i, shares.index(c.share)] = _within(predictor, c, rate, each)
+    looked = [
+        (i, c)
+        for i, split in enumerate(shown)
+        for c in of_split[split]
+        if not problem.beyond_reach(c.encode_batch)
+    ]
+    deployments = [problem.deployment(c) for _, c in looked]
+    found = side_by_side(predictor, lambda by, d: rate * by.point(d, rate, each).attainment, deployments)
+    for (i, c), value in zip(looked, found, strict=True):
+        values[c.encode_batch][i, shares.index(c.share)] = value
     best = np.fmax.reduce(
         np.stack(list(values.values())), axis=(0, 2)
     )  # which passes over NaN without a word
@@ -102,13 +110,6 @@ def _points(space: SearchSpace, gpus: int, known: Sequence[Candidate]) -> dict[C
     splits = {c.allocation: None for c in known if c.topology == "disaggregated" and c.total == gpus}
     more = chain.from_iterable(of_allocation(own, split) for split in splits if step > 1)
     return dict.fromkeys(chain(lattice(own, gpus, step), more))
-
-
-def _within(predictor: Predictor, candidate: Candidate, rate: float, requests: Requests) -> float:
-    problem = predictor.problem
-    if problem.beyond_reach(candidate.encode_batch):
-        return math.nan
-    return rate * predictor.point(problem.deployment(candidate), rate, requests).attainment
 
 
 def _words(split: Allocation) -> str:

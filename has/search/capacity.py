@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -129,6 +129,7 @@ class CapacityModel:
         self.prefill_per_worker = lru_cache(maxsize=None)(self._prefill_per_worker)
         self.local_speed = lru_cache(maxsize=None)(self._local_speed)
         self.decode_batch = lru_cache(maxsize=None)(self._decode_batch)
+        self.decode_per_worker = lru_cache(maxsize=None)(self._decode_per_worker)
 
     def of(self, candidate: Candidate, kv_tokens: int | None = None) -> Capacities:
         """Capacities at this candidate's own B and s."""
@@ -159,9 +160,13 @@ class CapacityModel:
         return min(encode, prefill, rest["decode"], rest.get("preprocess", UNBOUNDED))
 
     def preprocess(self, candidate: Candidate) -> float:
-        seconds = self.latency.grid(Stage.PREPROCESS).seconds(100.0, 1.0, self.demand.media_tokens)
+        seconds = self._preprocess_s
         servers = self.limits.preprocess_workers or candidate.total
         return _rate(servers, seconds * self.demand.media_share)
+
+    @cached_property
+    def _preprocess_s(self) -> float:
+        return self.latency.grid(Stage.PREPROCESS).seconds(100.0, 1.0, self.demand.media_tokens)
 
     def remote_prefill(self, candidate: Candidate) -> float:
         """C_P."""
@@ -217,8 +222,7 @@ class CapacityModel:
         encode = grid.seconds(100.0, _reachable(grid, batch), demand.media_tokens)
         ways = ("prefill", "encode") if pool == "encode" else (pool,)
         prefill = min(self._grid(Stage.PREFILL, way).seconds(100.0, 1.0, demand.total_tokens) for way in ways)
-        preprocess = self.latency.grid(Stage.PREPROCESS).seconds(100.0, 1.0, demand.media_tokens)
-        return (preprocess + (1 + self._residual) * encode + prefill) * self._slack <= self.slo.ttft_s
+        return (self._preprocess_s + (1 + self._residual) * encode + prefill) * self._slack <= self.slo.ttft_s
 
     def encode_throughput(self, batch: int, pool: str = "encode") -> float:
         """Requests a second (in all, text included) of one encoder that launches full batches, whatever the SLO."""
@@ -260,7 +264,7 @@ class CapacityModel:
         fitting = [b for b in range(1, most + 1) if grid.seconds(100.0, b, context) <= bound]
         return max(fitting, default=0)
 
-    def decode_per_worker(self, kv_tokens: int | None) -> float:
+    def _decode_per_worker(self, kv_tokens: int | None) -> float:
         """C_D of one worker; unbounded where nothing is decoded after the first token."""
         steps = self.demand.output_tokens - 1
         if steps <= 0:

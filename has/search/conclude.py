@@ -80,7 +80,8 @@ def conclude(
             f"every trial failed: {'; '.join(reasons[:3])}",
             mend="see trials.jsonl in the run folder for each reason",
         )
-    held = {c: sustained(loop, problem.deployment(c), value) for c, value in contenders}
+    lasts = sustained(loop, [(problem.deployment(c), value) for c, value in contenders])
+    held = {c: value for (c, _), value in zip(contenders, lasts, strict=True)}
     lasting = by_what_lasts(held) if problem.objective.name == "max-rate" else contenders
     ranking = lasting[: FINALISTS[asked.live]]
     tell.stage("confirming", f"{plural(len(ranking), 'finalist')} under other arrivals and loads")
@@ -183,7 +184,7 @@ def _scored_baselines(
 def _baseline(loop: Loop, deployment: Deployment, trial: Trial, measured: float | None) -> Baseline:
     source: Literal["measured", "predicted"] = "predicted" if measured is None else "measured"
     value = loop.predicted_value(deployment) if measured is None else measured
-    held = None if value is None else sustained(loop, deployment, value)
+    held = None if value is None else sustained(loop, [(deployment, value)])[0]
     return Baseline(deployment, trial.figures, held, trial.reason, source, trial.rate)
 
 

@@ -316,13 +316,20 @@ class Loop:
             return None
         return self.problem.objective.shown(value, deployment)
 
-    def carried(self, deployment: Deployment, requests: Requests, upper: float | None = None) -> float:
+    def carried(
+        self,
+        deployment: Deployment,
+        requests: Requests,
+        upper: float | None = None,
+        predictor: Predictor | None = None,
+    ) -> float:
         """The calibrated simulator's value of `deployment` on `requests`; of a largest rate, at most `upper`.
 
-        Raises InputError where a size lies beyond the profile's reach.
+        `predictor`: a twin of the calibrated one, in a thread. Raises InputError where a size lies beyond the profile's reach.
         """
+        calibrated = self.ensemble.central if predictor is None else predictor
         limit = self.uncalibrated.limit_of(deployment)
-        return self.ensemble.central.score_deployment(deployment, requests, limit, upper=upper).value
+        return calibrated.score_deployment(deployment, requests, limit, upper=upper).value
 
     @property
     def simulations(self) -> int:

@@ -115,9 +115,13 @@ def pareto(
             and baseline.objective is not None
         ):
             add_measured(baseline.deployment, baseline.figures, baseline.objective)
-    for candidate, score in _smaller(loop, space):
-        deployment, p99 = loop.problem.deployment(candidate), score.point.ttft_p99_ms
-        carried = sustained(loop, deployment, score.value) if max_rate else score.point.goodput_rps
+    smaller = [(loop.problem.deployment(c), score) for c, score in _smaller(loop, space)]
+    if max_rate:
+        lasts = sustained(loop, [(deployment, score.value) for deployment, score in smaller])
+    else:
+        lasts = [score.point.goodput_rps for _, score in smaller]
+    for (deployment, score), carried in zip(smaller, lasts, strict=True):
+        p99 = score.point.ttft_p99_ms
         add(deployment, carried, score.point.attainment, p99 if np.isfinite(p99) else None, "predicted")
     return _marked(sorted(seen.values(), key=lambda p: (p.deployment.gpus, -p.carried_rps)))
 

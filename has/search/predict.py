@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -50,6 +50,15 @@ class Predictor:
         self._simulator = Simulator(self.latency)
         self._prepared: dict[int, tuple[Requests, Prepared, Bounds]] = {}
         self.capacity = problem.capacity_model(latency=self.latency, slack=GENEROUS)
+
+    def twin(self) -> Self:
+        """Another of the same latencies, for another thread."""
+        return type(self)(self.problem, self.latency)
+
+    def absorb(self, twin: Predictor) -> None:
+        """Count what `twin` has done as done here."""
+        self.simulations += twin.simulations
+        self.fault = self.fault or twin.fault
 
     def limit(self, candidate: Candidate) -> float:
         """R of the candidate; where the profile bounds nothing, ten times the rate in force."""

@@ -11,12 +11,16 @@ is replayed of it, which lasts by itself (`traffic`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 from has.core.deployment import Deployment
 from has.core.requests import Requests
 from has.errors import InputError
 from has.search.loop import Loop
+from has.search.predict import Predictor
 from has.search.problem import Problem
+from has.search.side_by_side import side_by_side
 from has.sim.draw import draw_requests
 
 SPAN = 150.0
@@ -25,16 +29,22 @@ FEWEST, MOST = 3000, 60_000
 """Requests: enough for a percentile, few enough for a second or two of simulation."""
 
 
-def sustained(loop: Loop, deployment: Deployment, value: float) -> float:
-    """`value`, or the lower rate that the calibrated simulator carries on traffic that lasts.
+def sustained(loop: Loop, values: Sequence[tuple[Deployment, float]]) -> list[float]:
+    """Of each deployment its value, or the lower rate that the calibrated simulator carries on traffic that lasts.
 
     Only of a largest rate. Of a trace, what of it is replayed (`traffic`).
     """
-    problem = loop.problem
-    if problem.objective.name != "max-rate" or value <= 0:
+    if loop.problem.objective.name != "max-rate":
+        return [value for _, value in values]
+    return side_by_side(loop.ensemble.central, partial(_sustained, loop), values)
+
+
+def _sustained(loop: Loop, predictor: Predictor, of: tuple[Deployment, float]) -> float:
+    deployment, value = of
+    if value <= 0:
         return value
     try:
-        carried = loop.carried(deployment, _lasting(loop, value), upper=value)
+        carried = loop.carried(deployment, _lasting(loop, value), upper=value, predictor=predictor)
     except InputError:
         return value  # sizes of the longer list lie beyond the profile's reach: nothing more can be said
     # 0: the simulator knows no rate at all. Trials have shown one, and that stands.

@@ -198,9 +198,10 @@ class _Rates:
         Each is asked for little first, and for more as long as it carries that. What carries so little in the
         first world that stages wrong in opposite ways do not make up for it is not asked again.
         """
-        limits = np.array([predictor.limit(c) for c in self._candidates])
-        if self._out is not None:
-            limits[self._out] = 0.0
+        asked = np.ones(len(self._candidates), np.bool_) if self._out is None else ~self._out
+        limits = np.zeros(len(asked))
+        for i in np.flatnonzero(asked).tolist():
+            limits[i] = predictor.limit(self._candidates[i])
         carries = np.zeros(len(limits))
         best = 0.0
         for i in self._likeliest(limits):

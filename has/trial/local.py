@@ -12,6 +12,7 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from threading import Thread
 from typing import Any
 
 from has.core.figures import figures
@@ -30,7 +31,7 @@ from has.models.names import BENCH, VOCAB_SIZE, is_bundled
 from has.runtime.pool import WarmPool, plan_roles
 from has.runtime.priority import go_first
 from has.runtime.serve import sm_table_of
-from has.runtime.start import open_service
+from has.runtime.start import compile_policies, open_service
 from has.trial.host_load import busy, cores_used
 from has.trial.live_load import SyntheticLoad, fitted
 from has.trial.live_records import LiveRecords
@@ -75,7 +76,11 @@ class LocalExecutor:
         if table is None and is_bundled(model):
             table = nominal_table(model, BENCH, total_share=total_share, say=say)
         self._table = table
+        # A second of loading that the first trial would have, while workers load models on other cores.
+        compiling = Thread(target=compile_policies, daemon=True)
+        compiling.start()
         self.pool = WarmPool(model, gpus, nominal=table)
+        compiling.join()
         self._load = SyntheticLoad(model)
 
     def run(self, plan: TrialPlan) -> Outcome:

@@ -20,10 +20,13 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 WIDTH, HEADS, LAYERS = 128, 2, 2
+HEAD = WIDTH // HEADS
 
 
-def make(folder: Path, *, printable: bool = False) -> Path:
-    """Write the model to `folder`, which is its own name too. `printable`: every token it says is text that shows at once."""
+def make(folder: Path, *, printable: bool = False, tower: tuple[int, int] = (LAYERS, WIDTH)) -> Path:
+    """Write the model to `folder`, which is its own name too. `printable`: every token it says is text that shows at once.
+    `tower`: layers and width of the vision tower, a multiple of 64; a larger one makes encoding the dearest stage.
+    """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -61,11 +64,12 @@ def make(folder: Path, *, printable: bool = False) -> Path:
         "eos_token_id": ids["<|im_end|>"],
         "pad_token_id": ids["<|endoftext|>"],
     }
+    depth, width = tower
     vision = {
-        "depth": LAYERS,
-        "hidden_size": WIDTH,
-        "intermediate_size": 2 * WIDTH,
-        "num_heads": HEADS,
+        "depth": depth,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_heads": width // HEAD,
         "out_hidden_size": WIDTH,
         "patch_size": 14,
         "spatial_merge_size": 2,
@@ -73,7 +77,7 @@ def make(folder: Path, *, printable: bool = False) -> Path:
         "window_size": 112,
         "in_channels": 3,
         "in_chans": 3,
-        "fullatt_block_indexes": [LAYERS - 1],
+        "fullatt_block_indexes": [depth - 1],
         "tokens_per_second": 2,
     }
     config = Qwen2_5_VLConfig(

@@ -35,6 +35,10 @@ class Counting(Predictor):
         self.simulated += len(requests)
         return super().point(deployment, rate, requests)
 
+    def absorb(self, twin):
+        self.simulated += twin.simulated
+        super().absorb(twin)
+
 
 def counting(gpus: int, rate: float) -> Counting:
     workload = load_workload(shipped("workloads") / "image.yaml")
