@@ -304,10 +304,11 @@ def compare(
 
 
 def ratios(ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, Any]:
-    """p50, p90 and p99 over the other's: of all requests, with intervals by resampling those, and of the rounds.
+    """p50, p90 and p99 over the other's: of all requests together, and the mean of the rounds' ratios, geometric.
 
-    A machine that slows down for some rounds decides the tail of all requests together, and resampling them cannot know.
-    So `by_round` is the mean of the rounds' ratios, geometric, with its interval from how they differ.
+    A machine that slows down for some rounds decides the tail of all requests together, so it is rounds that are resampled
+    for its interval, whole and of both. That of `by_round` comes from how the rounds' ratios differ. Many short rounds
+    share a slow minute out evenly, but a queue needs some time to grow.
     """
 
     def of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -315,10 +316,18 @@ def ratios(ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, Any]:
 
     a, b = np.concatenate(ours), np.concatenate(theirs)
     rng = np.random.default_rng(0)
-    drawn = np.array([of(a[i], b[i]) for i in (rng.integers(0, len(a), len(a)) for _ in range(1000))])
+    drawn = np.array(
+        [
+            of(np.concatenate([ours[i] for i in chosen]), np.concatenate([theirs[i] for i in chosen]))
+            for chosen in rng.integers(0, len(ours), (1000, len(ours)))
+        ]
+    )
     rounds = np.array([of(x, y) for x, y in zip(ours, theirs, strict=True)])
-    mean, error = np.log(rounds).mean(axis=0), sem(np.log(rounds), axis=0)
-    half = error * student.ppf(CONFIDENCE[1] / 100, len(rounds) - 1)
+    mean = np.log(rounds).mean(axis=0)
+    if len(rounds) > 1:
+        half = sem(np.log(rounds), axis=0) * student.ppf(CONFIDENCE[1] / 100, len(rounds) - 1)
+    else:
+        half = np.full(len(mean), np.nan)  # one round says nothing of how rounds differ
     return {
         "ratios": of(a, b).tolist(),
         "intervals": np.percentile(drawn, CONFIDENCE, axis=0).T.tolist(),
