@@ -62,6 +62,7 @@ LOADS = {"25 %": 0.25, "80 %": 0.8}
 FIRST_PORT = 8401
 QUANTILES = (50, 90, 99)
 CONFIDENCE = (2.5, 97.5)
+FEWEST_ROUNDS = 3
 STAGE = re.compile(
     r'has:stage_(?P<what>wait|service)_seconds_(?P<of>sum|count){.*stage="(?P<stage>\w+)"} (?P<value>.+)'
 )
@@ -324,10 +325,7 @@ def ratios(ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, Any]:
     )
     rounds = np.array([of(x, y) for x, y in zip(ours, theirs, strict=True)])
     mean = np.log(rounds).mean(axis=0)
-    if len(rounds) > 1:
-        half = sem(np.log(rounds), axis=0) * student.ppf(CONFIDENCE[1] / 100, len(rounds) - 1)
-    else:
-        half = np.full(len(mean), np.nan)  # one round says nothing of how rounds differ
+    half = sem(np.log(rounds), axis=0) * student.ppf(CONFIDENCE[1] / 100, len(rounds) - 1)
     return {
         "ratios": of(a, b).tolist(),
         "intervals": np.percentile(drawn, CONFIDENCE, axis=0).T.tolist(),
@@ -365,7 +363,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--split", default="1,1,2", help="encode, prefill, decode instances")
     parser.add_argument("--requests", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument(
         "--batch",
         action="append",
@@ -395,8 +393,10 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.attach is not None and not asked.no_choice and asked.profile is None:
         parser.error("--attach needs --profile or --no-choice")
-    if asked.no_choice:
-        asked.profile = None
+    if asked.no_choice and asked.profile is not None:
+        parser.error("--profile is for what is chosen: not with --no-choice")
+    if asked.rounds < FEWEST_ROUNDS:
+        parser.error(f"--rounds: at least {FEWEST_ROUNDS}, for an interval from how rounds differ")
     encode, prefill, decode = map(int, asked.split.split(","))
     with tempfile.TemporaryDirectory() as folder:
         layers, width = map(int, asked.tower.split(","))

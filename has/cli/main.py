@@ -6,7 +6,6 @@ Importing this module loads typer and nothing heavier, so that `has --help` answ
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import signal
 import sys
@@ -19,9 +18,6 @@ import typer
 from has.cli import bench, deploy, doctor, explain, export, profile, report, search, show, simulate, trace
 from has.cli.failure import INTERRUPTED, begin_output, end_output, show_failure
 from has.version import __version__
-
-LOOKED_FOR_CYCLES = (50_000, 20, 20)
-"""How often garbage is looked for: by Python's own measure (700, 10, 10) an eighth of a search's time went into it."""
 
 HELP = """Find the best deployment of a multimodal LLM over encode, prefill and decode GPUs.
 
@@ -103,7 +99,6 @@ def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 def main() -> NoReturn:
     """Console script. A termination request is an interruption: workers are ended, finished work is kept."""
-    gc.set_threshold(*LOOKED_FOR_CYCLES)
     begin_output()
     signal.signal(signal.SIGTERM, _terminated)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

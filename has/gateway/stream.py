@@ -34,7 +34,10 @@ class TokenStream:
         while not self._events:
             if self._error is not None:
                 error, self._error = self._error, None
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback holds this frame, and that the request and its media
             if self._over:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()

@@ -98,7 +98,8 @@ class Problem:
             return ()
         key = (len(requests), self.seed if seed is None else seed)
         if key not in self._beside:
-            self._beside[key] = tuple(self._draw(w, *key) for w in self.further)
+            drawn = tuple(self._draw(w, *key) for w in self.further)
+            self._beside.setdefault(key, drawn)  # one list for all, where two threads draw it at once
         return self._beside[key]
 
     def _draw(self, workload: Workload, count: int, seed: int) -> Requests:

@@ -47,6 +47,7 @@ class WorstCapacity(CapacityModel):
         self.limits = models[0].limits
         self.latency, self.demand, self.slo = models[0].latency, models[0].demand, models[0].slo
         self.decode_batch = lru_cache(maxsize=None)(self._decode_batch)
+        self.decode_per_worker = lru_cache(maxsize=None)(self._decode_per_worker)
 
     def of(self, candidate: Candidate, kv_tokens: int | None = None) -> Capacities:
         found = [dict(model.of(candidate, kv_tokens).stages) for model in self.models]
@@ -73,3 +74,6 @@ class WorstCapacity(CapacityModel):
 
     def _decode_batch(self, kv_tokens: int | None, pool: str = "decode") -> int:
         return min(model.decode_batch(kv_tokens, pool) for model in self.models)
+
+    def _decode_per_worker(self, kv_tokens: int | None) -> float:
+        return min(model.decode_per_worker(kv_tokens) for model in self.models)

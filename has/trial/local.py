@@ -11,6 +11,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from threading import Thread
 from typing import Any
@@ -76,11 +77,12 @@ class LocalExecutor:
         if table is None and is_bundled(model):
             table = nominal_table(model, BENCH, total_share=total_share, say=say)
         self._table = table
-        # A second of loading that the first trial would have, while workers load models on other cores.
-        compiling = Thread(target=compile_policies, daemon=True)
+        compiling = Thread(target=_compile_policies, daemon=True)
         compiling.start()
-        self.pool = WarmPool(model, gpus, nominal=table)
-        compiling.join()
+        try:
+            self.pool = WarmPool(model, gpus, nominal=table)
+        finally:
+            compiling.join()
         self._load = SyntheticLoad(model)
 
     def run(self, plan: TrialPlan) -> Outcome:
@@ -161,3 +163,9 @@ class LocalExecutor:
         state = TrialState.STOPPED if stopped else TrialState.COMPLETE
         shown = figures(live.records, plan.slo, plan.warmup_s)
         return Outcome(state, shown, stopped, live.records, telemetry), verdict
+
+
+def _compile_policies() -> None:
+    """A second of loading that the first trial would have, while workers load models. A trial tells of what fails here."""
+    with suppress(Exception):
+        compile_policies()

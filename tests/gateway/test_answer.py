@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import json
+import weakref
 from types import SimpleNamespace
 
 from has.gateway.answer import Answer, StreamedAnswer
@@ -68,3 +71,24 @@ def test_what_came_before_an_error_is_written_before_it():
         ["t2", "t3"],
         ["error"],
     ]
+
+
+def test_a_failure_leaves_nothing_that_only_a_collection_frees():
+    class Media:
+        pass
+
+    async def read() -> weakref.ref[Media]:
+        media = Media()
+        stream = TokenStream(0, 5, lambda _: None)
+        asyncio.get_running_loop().call_soon(stream.fail, Interrupted("its worker was lost"))
+        with contextlib.suppress(Interrupted):
+            async for _ in stream:
+                pass
+        return weakref.ref(media)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(read())() is None
+    finally:
+        gc.enable()

@@ -41,9 +41,15 @@ def test_the_same_as_one_by_one(deployments, monkeypatch, threads):
     expected = [alone.point(d, asked.base_rate, asked.requests) for d in listed]
     monkeypatch.setattr(module, "cores", lambda: threads)
     predictor = Predictor(asked)
-    found = side_by_side(predictor, lambda by, d: by.point(d, asked.base_rate, asked.requests), listed)
-    assert found == expected
+    seen = set()
+
+    def point(by, deployment):
+        seen.add(id(by))
+        return by.point(deployment, asked.base_rate, asked.requests)
+
+    assert side_by_side(predictor, point, listed) == expected
     assert predictor.simulations == alone.simulations
+    assert (len(seen) > 1) == (threads > 1)
 
 
 def test_of_nothing_nothing(deployments):
