@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 import weakref
@@ -27,14 +28,18 @@ from has.runtime.channel import Arena, Channel
 from has.runtime.link import GatewayLink, Message
 from has.runtime.zygote import Zygote
 
+log = logging.getLogger(__name__)
+
 MAX_GPUS = 8
 CHANNEL_BYTES = 4 << 30
 """Room for what is under way between workers; pages are taken as they are used."""
 READY_TIMEOUT_S = 60.0
 HEARTBEAT_S = 1.0
-SILENT_S = {"preprocess": 120.0}
-"""How long a worker may leave pings unanswered, by role; a preprocessing server decodes where it reads."""
-SILENT_DEFAULT_S = 10.0
+UNANSWERED = {"preprocess": 120}
+"""Pings in a row a worker may leave unanswered, by role; a preprocessing server decodes where it reads."""
+UNANSWERED_DEFAULT = 10
+HELD_UP_S = 2.0
+"""A heartbeat as late as this is told of: latencies of that time say nothing about the deployment."""
 MOST_FAILURES = 5
 """Replacements that end before they are ready, one after the other, until the pool gives up."""
 
@@ -57,7 +62,7 @@ class Member:
     role: Message | None = None
     ready: bool = False
     failures: int = 0
-    heard_s: float = 0.0
+    unanswered: int = 0
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
 
@@ -174,7 +179,7 @@ class WarmPool:
         assert self._loop is not None
         assert member.role is not None
         member.ready = False
-        member.heard_s = time.monotonic()
+        member.unanswered = 0
         member.link.attach(
             self._loop,
             lambda message, member=member: self._hear(member, message),  # type: ignore[misc]  # bound now
@@ -197,7 +202,7 @@ class WarmPool:
             raise RunError(f"workers did not take their role in time: {', '.join(late)}") from None
 
     def _hear(self, member: Member, message: Message) -> None:
-        member.heard_s = time.monotonic()
+        member.unanswered = 0
         match message["is"]:
             case "pong":
                 pass
@@ -252,15 +257,26 @@ class WarmPool:
         return successor
 
     async def _beat(self) -> None:
+        """Ping all; lose whoever has left too many in a row unanswered.
+
+        Pings are counted and not seconds: while this process, or the whole machine, is held up, nobody
+        is asked and nobody can answer, and all workers would seem to hang at once.
+        """
         while True:
-            now = time.monotonic()
+            asked_s = time.monotonic()
             for member in list(self._members.values()):
                 role = (member.role or {}).get("role", "")
-                if now - member.heard_s > SILENT_S.get(role, SILENT_DEFAULT_S):
-                    self._lose(member, "it does not answer")
+                if member.unanswered >= UNANSWERED.get(role, UNANSWERED_DEFAULT):
+                    self._lose(member, f"it left {member.unanswered} pings unanswered")
                 else:
+                    member.unanswered += 1
                     member.link.send({"do": "ping"})
             await asyncio.sleep(HEARTBEAT_S)
+            late_s = time.monotonic() - asked_s - HEARTBEAT_S
+            if late_s > HELD_UP_S:
+                log.warning(
+                    "this process was held up for %.1f s: the machine is too busy, or was paused", late_s
+                )
 
     def later(self, call: Callable[[], None]) -> None:
         """Call back from the event loop, once what runs now is done."""

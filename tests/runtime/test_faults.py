@@ -127,7 +127,7 @@ def test_a_decode_worker_killed_ends_its_own_requests_with_an_error(pools, topol
 def test_a_worker_that_hangs_is_replaced(pools, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pools(MODEL)
     monkeypatch.setattr(pool_module, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(pool_module, "SILENT_DEFAULT_S", 2.0)
+    monkeypatch.setattr(pool_module, "UNANSWERED_DEFAULT", 40)
     jobs = [job(MODEL, i) for i in range(3)]
 
     async def run() -> list:
@@ -139,6 +139,30 @@ def test_a_worker_that_hangs_is_replaced(pools, monkeypatch: pytest.MonkeyPatch)
             return answers
 
     assert asyncio.run(run()) == [reference(MODEL, one) for one in jobs]
+
+
+def test_a_gateway_that_was_held_up_holds_it_against_no_worker(
+    pools, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = pools(MODEL)
+    heartbeat_s, unanswered = 0.05, 20
+    monkeypatch.setattr(pool_module, "HEARTBEAT_S", heartbeat_s)
+    monkeypatch.setattr(pool_module, "UNANSWERED_DEFAULT", unanswered)
+    monkeypatch.setattr(pool_module, "HELD_UP_S", heartbeat_s)
+
+    async def run() -> list:
+        trial = Trial(pool)
+        async with trial as service:
+            before = dict(pool.pids)
+            await asyncio.sleep(2 * heartbeat_s)  # workers are being asked, and answer
+            time.sleep(2 * unanswered * heartbeat_s)  # all stands still: the loop, as on a paused machine
+            await asyncio.sleep(2 * heartbeat_s)
+            assert pool.pids == before
+            assert not [entry for entry in trial.log if isinstance(entry, Lost)]
+            return await answer(service, job(MODEL, 1))
+
+    assert asyncio.run(run()) == reference(MODEL, job(MODEL, 1))
+    assert "this process was held up for" in caplog.text
 
 
 def test_a_client_that_leaves_frees_everything_it_held(pools) -> None:
