@@ -146,6 +146,8 @@ class SearchView(Callbacks):
             return f"{name}: failed: {trial.reason}"
         figures = trial.figures or {}
         attainment = figures.get("attainment")
+        if trial.kind.startswith("confirm"):  # what its short list brought a second says more of its tail
+            return f"{name}: SLO met by {percent(attainment)}"
         words = f"{name}: {number(trial.objective)}"
         if not math.isnan(predicted):
             words += f" (predicted {number(predicted)})"

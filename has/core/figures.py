@@ -7,6 +7,7 @@ average is None.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,15 @@ def kept_after(records: Records, warmup_s: float) -> Bools:
 
 def check_warmup(requests: Requests, warmup_s: float) -> None:
     """InputError where the warm-up outlasts the arrivals: no request would be left to count."""
+    if not 0 <= warmup_s < math.inf:
+        raise InputError(
+            "not a length of time",
+            where="argument",
+            field="warmup_s",
+            value=warmup_s,
+            allowed="seconds, 0 or more",
+            mend="a warm-up of 0 counts every request",
+        )
     arrival = requests.arrival_ns
     if len(arrival) and _window_start(arrival, warmup_s) > int(arrival[-1]):
         span_s = (

@@ -181,6 +181,8 @@ def _sensitivity(told: Mapping[str, Any]) -> Section:
             None
             if row.get("goodput_change_percent") is None
             else signed(row["goodput_change_percent"] / 100),
+            row.get("limit_rps"),
+            None if row.get("limit_change_percent") is None else signed(row["limit_change_percent"] / 100),
             percent(row.get("attainment")),
             row.get("ttft_p99_ms"),
             row.get("tpot_p99_ms"),
@@ -188,7 +190,10 @@ def _sensitivity(told: Mapping[str, Any]) -> Section:
         )
         for row in told["sensitivity"]
     ]
-    columns = ("change", "then", "goodput/s", "", "attainment", "TTFT p99 ms", "TPOT p99 ms", "")
+    columns = (
+        *("change", "then", "goodput/s", "", "stages carry/s", ""),
+        *("attainment", "TTFT p99 ms", "TPOT p99 ms", ""),
+    )
     return Section("What a step in any direction would do (simulated)", [Table(columns, rows)])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from has.core.deployment import Deployment
-from has.core.words import percent
+from has.core.words import percent, plural
 from has.report.document import number
 
 SIMULATED = ("SimulatedExecutor", "ModelExecutor")
@@ -64,9 +64,13 @@ def few_requests_words(what: str, attained: float | None, requests: int | None) 
 def confirmation_words(best: Deployment) -> list[str]:
     """What the runs of the chosen deployment under other arrivals and loads showed."""
     target, rate = best.slo.attainment, best.rate or 0.0
-    seen = _confirmed(best)
+    runs = _runs_of(best)
+    seen, failed = _confirmed(best), [str(c.get("reason")) for c in runs if c.get("attainment") is None]
+    faults = failed and [
+        f"{len(failed)} of {plural(len(runs), 'run')} under other arrivals failed: {'; '.join(dict.fromkeys(failed))}"
+    ]
     if not seen:
-        return []
+        return faults
     told = ", ".join(
         f"{percent(c['attainment'])} at {percent(c['rate'] / rate, 0)} of the rate ({number(c['rate'])}/s)"
         + ("" if c["attainment"] >= target else f": BELOW the target of {percent(target, None)}")
@@ -81,7 +85,7 @@ def confirmation_words(best: Deployment) -> list[str]:
             )
         ]
     )
-    return lines
+    return lines + faults
 
 
 def missed_words(best: Deployment) -> list[str]:
@@ -102,8 +106,12 @@ def missed_words(best: Deployment) -> list[str]:
 
 def _confirmed(best: Deployment) -> list[Mapping[str, Any]]:
     """Its runs under other arrivals and loads that came to an end."""
-    runs = [c for c in (best.evidence or {}).get("confirmations") or () if c.get("deployment") == best.label]
-    return [c for c in runs if c.get("attainment") is not None and c.get("rate") and best.rate]
+    return [c for c in _runs_of(best) if c.get("attainment") is not None and c.get("rate") and best.rate]
+
+
+def _runs_of(best: Deployment) -> list[Mapping[str, Any]]:
+    told = (best.evidence or {}).get("confirmations") or ()
+    return [c for c in told if c.get("deployment") == best.label]
 
 
 def trial_words(best: Deployment) -> list[str]:

@@ -236,14 +236,14 @@ def _confirmations(run: Run) -> Section | None:
             c.get("rate"),
             c.get("seed"),
             percent(c.get("attainment")),
-            c.get("goodput_rps"),
+            c.get("requests"),
             c.get("reason") or "",
         )
         for c in run.evidence.get("confirmations") or ()
     ]
     if not rows:
         return None
-    columns = ("configuration", "rate/s", "seed", "attainment", "goodput/s", "note")
+    columns = ("configuration", "rate/s", "seed", "attainment", "requests", "note")
     return Section("Finalists under other arrivals and loads", [Table(columns, rows)])
 
 

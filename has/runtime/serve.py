@@ -12,7 +12,7 @@ from has.device.cpu import nominal_table
 from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_cap
 from has.gateway.observer import Observer
 from has.gateway.scheduler import SmTable
-from has.gateway.server import DRAIN_S, listen
+from has.gateway.server import DRAIN_S, allow_files, listen
 from has.gateway.service import Service
 from has.models.names import BENCH, is_bundled
 from has.policy import SmPartitioner
@@ -65,6 +65,7 @@ def serve(
     refuse_unserved(deployment.model, deployment.gpus)
     plan_roles(deployment, deployment.gpus)
     deployment = with_age_cap(deployment, say)
+    allow_files()
     sock = listen(host, port)
     try:
         pool = _warm_pool(deployment, total_share, say)

@@ -109,12 +109,12 @@ def confirm(
                 _once(loop, candidate, journal, number, condition, rate * condition.load, draw)
             )
             number += 1
-    confirmed = {c: _mean_goodput(trials) for c, trials in runs.items()}
     first = ranking[0][0]
     leader = first
     if loop.problem.objective.name != "cost":
         for candidate, _ in ranking[1:]:
-            if confirmed[candidate] > CLEARLY * confirmed[leader]:
+            gain = _gain(runs[leader], runs[candidate])
+            if gain is not None and gain > CLEARLY:
                 leader = candidate
     values = dict(ranking)
     others = [c for c, _ in ranking if c != leader]
@@ -123,7 +123,11 @@ def confirm(
         value=values[leader],
         confirmations=tuple(trial for trials in runs.values() for trial in trials),
         runners_up=tuple(
-            RunnerUp(loop.problem.deployment(c), values[c], _why(loop, leader, c, values, confirmed))
+            RunnerUp(
+                loop.problem.deployment(c),
+                values[c],
+                _why(loop, leader, c, values, _gain(runs[leader], runs[c])),
+            )
             for c in others
         ),
     )
@@ -171,8 +175,18 @@ def _measure(trials: Trials, candidate: Candidate, rate: float, requests: Reques
     return Measured(outcome.state, score, point.goodput_rps, point, outcome.reason, outcome.telemetry)
 
 
-def _mean_goodput(trials: Sequence[Trial]) -> float:
-    return sum((t.figures or {}).get("goodput_rps") or 0.0 for t in trials) / len(trials)
+def _gain(mine: Sequence[Trial], its: Sequence[Trial]) -> float | None:
+    """Goodput of `its` over that of `mine`, of the conditions under which both ran; None where that says nothing.
+
+    A run that failed (most often a host too busy for it to be believed) is no run of no goodput.
+    """
+    both = [
+        (a.figures["goodput_rps"] or 0.0, b.figures["goodput_rps"] or 0.0)
+        for a, b in zip(mine, its, strict=True)
+        if a.figures is not None and b.figures is not None
+    ]
+    ours, theirs = (sum(column) for column in zip(*both, strict=True)) if both else (0.0, 0.0)
+    return theirs / ours if ours > 0 else None
 
 
 def _why(
@@ -180,7 +194,7 @@ def _why(
     leader: Candidate,
     other: Candidate,
     values: dict[Candidate, float],
-    confirmed: dict[Candidate, float],
+    gain: float | None,
 ) -> str:
     """Why `other` came second, in words."""
     objective = loop.problem.objective
@@ -198,10 +212,8 @@ def _why(
             parts.append(f"on {other.total} GPUs against {leader.total}")
         elif slow > quick:
             parts.append(f"p99 TTFT {slow:.0f} ms against {quick:.0f} ms")
-    if confirmed[leader] > 0:
-        parts.append(
-            f"{signed(confirmed[other] / confirmed[leader] - 1)} goodput under other arrivals and loads"
-        )
+    if gain is not None:
+        parts.append(f"{signed(gain - 1)} goodput under other arrivals and loads")
     return ", ".join(parts)
 
 

@@ -29,7 +29,7 @@ from has.sim.draw import draw_requests
 from has.sim.run import simulate
 
 NOTHING = 0.5
-"""A step that moves what can be carried by less than this many percent gains nothing."""
+"""A step that moves what can be carried by less than this many percent does not raise it."""
 
 
 def explain(
@@ -169,7 +169,7 @@ def _advice(
     gains = {row["change"]: row["limit_change_percent"] for row in rows if "limit_change_percent" in row}
     added = {change: gain for change, gain in gains.items() if change.startswith("+") and "GPU" in change}
     idle = [change for change, gain in added.items() if gain < NOTHING]
-    words += [f"{change} gains nothing" for change in idle]
+    words += [f"{change} does not raise that" for change in idle]
     best = max(gains, key=lambda change: gains[change], default=None)
     if best is not None and gains[best] >= NOTHING:
         words.append(f"{best} would carry most: {signed(gains[best] / 100, 0)}")

@@ -122,6 +122,15 @@ def test_a_warm_up_that_leaves_nothing_is_refused():
     assert caught.value.mend
 
 
+@pytest.mark.parametrize("warmup_s", [float("nan"), float("inf"), -0.5])
+def test_a_warm_up_that_is_no_length_of_time_is_refused(warmup_s: float) -> None:
+    requests = _records([(0, 10, 10, 1, COMPLETED)]).requests
+    for some in (requests, requests[:0]):
+        with pytest.raises(InputError, match="not a length of time") as caught:
+            check_warmup(some, warmup_s)
+        assert caught.value.field == "warmup_s"
+
+
 def test_the_longest_warm_up_that_is_named_is_taken():
     requests = _records([(t, t + 10, t + 10, 1, COMPLETED) for t in (0, 100, 250.678)]).requests
     with pytest.raises(InputError) as caught:

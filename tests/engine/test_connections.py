@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -190,3 +193,27 @@ def test_events_are_whole_however_the_stream_is_cut() -> None:
         return [chunk.text async for chunk in EngineClient(connections=client).stream(url, {}, "r")]
 
     assert client_of(serve, ask) == [["one", "zw\u00f6lf"], 1]
+
+
+def test_a_gateway_that_is_out_of_descriptors_blames_no_instance() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+
+    async def ask(client: HttpConnections, url: str) -> object:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        held = [os.open(os.devnull, os.O_RDONLY)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 1, hard))
+        try:
+            with suppress(OSError):
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(Broke, match="Too many open files") as broke:
+                async with client.ask(url, b"{}", timeout_s=10.0):
+                    pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for descriptor in held:
+                os.close(descriptor)
+        return broke.value.certain
+
+    assert client_of(serve, ask) == [False, 0]

@@ -77,7 +77,7 @@ def test_a_busy_cpu_is_named_and_encode_gpus_are_said_to_gain_nothing(
     assert added
     for row in added:
         assert row["limit_change_percent"] == pytest.approx(0.0)
-        assert f"{row['change']} gains nothing" in told["advice"]
+        assert f"{row['change']} does not raise that" in told["advice"]
     said = has("explain", *files).out
     assert "preprocessing on the CPU" in said
     assert "gain nothing" in said

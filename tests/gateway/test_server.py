@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
 
@@ -85,3 +87,14 @@ def test_what_never_becomes_one_is_hung_up_on(pieces: Iterator[bytes]) -> None:
     answer, sent = said_to(pieces)
     assert b"200 OK" not in answer
     assert sent < MANY * len(LONG), f"more than {HEAD_BYTES} bytes of it were taken"
+
+
+@pytest.mark.parametrize(("soft", "hard", "then"), [(100, 300, 200), (100, 150, 150), (250, 300, 250)])
+def test_a_gateway_may_open_as_many_files_as_it_wants_or_is_let(soft: int, hard: int, then: int) -> None:
+    code = (
+        "import resource, sys; from has.gateway.server import allow_files;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
+        "print(allow_files(200), *resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(then), str(then), str(hard)]

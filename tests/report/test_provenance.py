@@ -85,6 +85,14 @@ def test_a_confirmation_under_the_target_is_said() -> None:
     )
 
 
+def test_a_confirmation_that_failed_is_said_with_its_reason() -> None:
+    failed = {**confirmation(11.5, 0.0), "attainment": None, "reason": "the host was busy"}
+    said = answer_lines(best(confirmations=[confirmation(8.5, 0.97), failed]))
+    assert "1 of 2 runs under other arrivals failed: the host was busy" in said
+    alone = answer_lines(best(confirmations=[failed]))
+    assert "1 of 1 run under other arrivals failed: the host was busy" in alone
+
+
 def test_a_miss_below_the_rate_it_was_chosen_for_is_said_apart() -> None:
     said = answer_lines(best(confirmations=[confirmation(8.5, 0.84), confirmation(11.5, 0.95)]))
     assert said[2] == (

@@ -68,4 +68,6 @@ def test_every_request_is_answered_rightly_or_with_an_error(pools) -> None:
     assert tally.outcomes.total() == 32
     assert set(tally.outcomes) <= {"right", "error"}, tally.outcomes
     assert tally.outcomes["right"] >= 16
-    assert all("after" in error or "times" in error for error in tally.errors), tally.errors
+    # Tokens had been sent; workers failed again and again; or none came back in time, as on a host that stands still.
+    told = ("after", "times", "no living worker")
+    assert all(any(word in error for word in told) for error in tally.errors), tally.errors

@@ -17,6 +17,7 @@ from has.core.trial import Executor, Outcome, TrialPlan, TrialState
 from has.core.workload import Workload
 from has.errors import InfeasibleError, InputError, RunError
 from has.files.deployment import load_deployment, save_deployment
+from has.report.answer import answer_lines
 from has.search.question import load_baselines
 from has.search.run import resume_inputs, search
 from has.search.simulated import ModelExecutor
@@ -125,6 +126,27 @@ def test_optuna_dashboard_can_open_the_run(profile: Profile, workload: Workload,
     loaded = optuna.load_study(study_name=study.study_name, storage=storage)
     assert [t.value for t in loaded.trials] == [t.objective for t in outcome.trials]
     assert loaded.direction == optuna.study.StudyDirection.MAXIMIZE
+
+
+def test_a_confirmation_that_failed_counts_for_nobody(profile: Profile, workload: Workload) -> None:
+    """As one that a busy host refused: it is told, and is no run of no goodput."""
+    undisturbed = run(profile, workload)
+    leader = undisturbed.best.label
+    assert undisturbed.runners_up
+
+    def busy(plan: TrialPlan) -> Outcome | None:
+        off = plan.deployment.label == leader and plan.rate is not None and abs(plan.rate / 8.0 - 1) > 0.1
+        return Outcome(TrialState.FAILED, reason="the host was too busy") if off else None
+
+    outcome = run(profile, workload, executor=Wrapped(profile, busy))
+    assert outcome.best.label == leader
+    assert [t.reason for t in outcome.confirmations if t.state == TrialState.FAILED] == [
+        "the host was too busy"
+    ] * 2
+    assert {r.deployment.label for r in outcome.runners_up} == {
+        r.deployment.label for r in undisturbed.runners_up
+    }
+    assert "2 of 3 runs under other arrivals failed: the host was too busy" in answer_lines(outcome.best)
 
 
 class Killed(BaseException):

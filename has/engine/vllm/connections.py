@@ -7,6 +7,7 @@ which writes head and body at once and parses answers in C.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
@@ -14,10 +15,12 @@ from typing import Protocol
 import aiohttp
 
 JSON = {"content-type": "application/json"}
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+"""What this machine has no more of: descriptors, memory, ports. It says nothing about the instance."""
 
 
 class Broke(Exception):
-    """No answer, or not all of it. `certain`: not because it took too long."""
+    """No answer, or not all of it. `certain`: not because it took too long, nor for want of anything here."""
 
     def __init__(self, reason: str, *, certain: bool = True) -> None:
         super().__init__(reason)
@@ -123,6 +126,8 @@ class _HttpAnswer:
 
 
 def _broke(error: Exception) -> Broke:
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        return Broke(f"no connection can be made from here ({error.strerror})", certain=False)
     late = isinstance(error, TimeoutError)
     nobody = isinstance(error, aiohttp.ClientConnectorError)
     what = "no answer in time" if late else "no connection" if nobody else "the connection broke"

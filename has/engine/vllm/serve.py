@@ -22,7 +22,7 @@ from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_
 from has.gateway.loop import run
 from has.gateway.observer import Observer
 from has.gateway.scheduler import Scheduler
-from has.gateway.server import DRAIN_S, listen
+from has.gateway.server import DRAIN_S, allow_files, listen
 from has.gateway.service import Service, Tap
 from has.policy import RateEstimator
 
@@ -197,6 +197,7 @@ def serve(
     say = unfailing(say)
     deployment = with_age_cap(deployment, say)
     urls = None if attach is None else attached(attach, deployment)
+    allow_files()
     sock = listen(host, port)
     fleet = None
     budget = None
