@@ -21,10 +21,11 @@ SPACE = SearchSpace(version=1, encode_batch=[1, 4], prefill_offload={"step": 0.5
 
 
 class Watched(SimulatedExecutor):
-    """Sees how many runs are under way at once. Who comes alone waits a moment for company."""
+    """Sees how many runs are under way at once. Until two were, who comes alone waits `patience_s` for company."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, patience_s: float = 0.0) -> None:
         super().__init__(profile, noise=0.03, parallel=2)
+        self._patience_s = patience_s
         self.most = 0
         self._now = 0
         self._changed = threading.Condition()
@@ -34,7 +35,7 @@ class Watched(SimulatedExecutor):
             self._now += 1
             self.most = max(self.most, self._now)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._now > 1, timeout=0.01)
+            self._changed.wait_for(lambda: self.most > 1, timeout=self._patience_s)
         try:
             return super().run(plan)
         finally:
@@ -47,7 +48,7 @@ def test_two_simulated_trials_run_at_once_differ_and_resume(
     profile: Profile, workload: Workload, tmp_path: Path, sampler: str, least: int
 ) -> None:
     folder = tmp_path / "run"
-    executor = Watched(profile)
+    executor = Watched(profile, patience_s=1.0)
     asked: dict[str, Any] = {"space": SPACE, "rate": 7.0, "requests": 150, "trials": 8, "sampler": sampler}
     first = search(4, profile, workload, **asked, executor=executor, run_dir=folder)
     assert executor.most == 2
