@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "numba", "optuna", "pandas", "pyarrow", "scipy", "fastapi", "skopt")
+HEAVY = ("torch", "transformers", "numba", "optuna", "pandas", "pyarrow", "scipy", "starlette", "skopt")
 
 
 @pytest.mark.parametrize("statement", ["import has", "import has.policy", "import has.cli.main"])

@@ -25,6 +25,7 @@ from benchmarks.search.problems import World
 from has.core.deployment import Deployment
 from has.core.stage import Stage
 from has.core.trial import TrialState
+from has.search.confidence import DRAWS
 from has.search.ensemble import SimulatedEnsemble
 from has.search.events import Callbacks
 from has.search.journal import Journal
@@ -81,7 +82,7 @@ class Step:
     recommended_regret: float
     expected_improvement: float | None = None
     sure: float | None = None
-    """Stated probability that the recommendation is within 3 % (`auto` only)."""
+    """The belief's probability that the recommendation is within 3 %, before `corrected` (`auto` only)."""
     stopped: bool = False
     """Whether the search would have ended before this trial by its stop rule (`auto` only)."""
 
@@ -232,7 +233,7 @@ def _auto(plan: Plan, seed: int, budget: int, arm: str = "auto") -> Iterator[Ste
         belief = loop.posterior(loop.shortlist)
         best = max(loop.finished, key=lambda c: belief.mean[belief.index(c)])
         asked = trial in SURE_AFTER or stopped
-        sure = belief.probability_within(best, 3.0, seed, 1000) if asked else None
+        sure = belief.probability_within(best, 3.0, seed, DRAWS) if asked else None
         yield _step(
             world,
             trial,

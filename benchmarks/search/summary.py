@@ -9,12 +9,15 @@ import pandas as pd
 
 from benchmarks.search.plot import curves
 from benchmarks.search.strategies import ARMS, SURE_AFTER
+from has.search.confidence import DRAWS, corrected
 
 BUDGETS = (1, 2, 3, 5, 8, 10, 15, 20, 30, 40)
 SHOWN = (5, 10, 20, 40)
 WITHIN = (1, 3, 5)
 TUNED = range(5)
 """Biases whose worlds the search was developed on; the others are for judging it."""
+LEAST_FITTED = 100
+"""Statements about whose truth a fit says something."""
 RUN = ["cell", "modality", "gpus", "bias", "strategy", "seed"]
 
 
@@ -101,21 +104,46 @@ def _parts(each: pd.DataFrame) -> str:
 
 def calibration(runs: pd.DataFrame, *, tuned: bool) -> str:
     """How often `auto` was within 3 % where it said how sure it was, after `SURE_AFTER` trials."""
-    of_auto = (runs["strategy"] == "auto") & (runs["bias"].isin(TUNED) == tuned)
-    said = runs[of_auto & runs["sure"].notna() & runs["trial"].isin(SURE_AFTER)]
+    said = _sure(runs, tuned=tuned)
     if said.empty:
         return ""
     lines = [
-        "| said to be within 3 % with probability | times | said in the mean | was |",
-        "|---|---|---|---|",
+        "| said to be within 3 % with probability | times | said in the mean | was | the belief's own |",
+        "|---|---|---|---|---|",
     ]
-    for low, high in ((0.0, 0.5), (0.5, 0.8), (0.8, 0.95), (0.95, 1.01)):
-        group = said[(said["sure"] >= low) & (said["sure"] < high)]
+    said = said.assign(said=[corrected(p, DRAWS) for p in said["sure"]])
+    for low, high in ((0.0, 0.6), (0.6, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.01)):
+        group = said[(said["said"] >= low) & (said["said"] < high)]
         if len(group):
-            was = np.mean(group["recommended_regret"] <= 0.03)
-            mean = group["sure"].mean()
-            lines.append(f"| {low:.2f} to {min(high, 1):.2f} | {len(group)} | {mean:.2f} | {was:.2f} |")
+            right = np.mean(group["recommended_regret"] <= 0.03)
+            own, mean = group["sure"].mean(), group["said"].mean()
+            lines.append(
+                f"| {low:.2f} to {min(high, 1):.2f} | {len(group)} | {mean:.2f} | {right:.2f} | {own:.2f} |"
+            )
+    was = said["recommended_regret"].to_numpy() <= 0.03
+    if tuned and len(was) >= LEAST_FITTED and was.any() and not was.all():
+        offset, slope = platt(said["sure"].to_numpy(), was)
+        lines += [
+            "",
+            f"Fitted here: logit q = {offset:.2f} + {slope:.2f} · logit p (has/search/confidence.py).",
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _sure(runs: pd.DataFrame, *, tuned: bool) -> pd.DataFrame:
+    of_auto = (runs["strategy"] == "auto") & (runs["bias"].isin(TUNED) == tuned)
+    return runs[of_auto & runs["sure"].notna() & runs["trial"].isin(SURE_AFTER)]
+
+
+def platt(said: np.ndarray, was: np.ndarray) -> tuple[float, float]:
+    """(offset, slope) of the logistic regression of `was` on logit `said`, by Newton's steps."""
+    held = np.clip(said, 0.5 / DRAWS, 1 - 0.5 / DRAWS)
+    design = np.column_stack([np.ones(len(held)), np.log(held / (1 - held))])
+    found = np.array([0.0, 1.0])
+    for _ in range(50):
+        q = 1 / (1 + np.exp(-design @ found))
+        found = found + np.linalg.solve((design * (q * (1 - q))[:, None]).T @ design, design.T @ (was - q))
+    return float(found[0]), float(found[1])
 
 
 def _stops(each: pd.DataFrame) -> str:

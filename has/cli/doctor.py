@@ -27,7 +27,7 @@ EXTRAS = {
         "PIL",
         "av",
         "soundfile",
-        "fastapi",
+        "starlette",
         "uvicorn",
         "httptools",
         "uvloop",

@@ -32,7 +32,7 @@ _EXTRA_OF_MODULE = {
             "PIL",
             "av",
             "soundfile",
-            "fastapi",
+            "starlette",
             "uvicorn",
             "httptools",
             "uvloop",

@@ -106,7 +106,7 @@ async def serve_until_told(
 ) -> None:
     """Serve `app` on `sock` until SIGINT or SIGTERM, then take nothing new and let what runs end.
 
-    A SIGINT while it drains ends it at once.     `on_ready` is called with the base URL once the server listens. Raises RunError where the service
+    A SIGINT while it drains ends it at once. `on_ready` is called with the base URL once the server listens. Raises RunError where the service
     broke. The service is stopped in any case; its workers are the caller's.
     """
     server = http_server(app, drain_s=drain_s)

@@ -28,10 +28,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from has.core.deployment import Deployment
@@ -62,7 +64,7 @@ def create_app(
     deployment: Deployment | None = None,
     resolver: Resolver = resolve_host,
     media_transport: httpx.AsyncBaseTransport | None = None,
-) -> FastAPI:
+) -> Starlette:
     """The application. `served_model_names` replace the service's own name; the first is the one shown.
 
     `metrics` is where the service reports too, if it does; `deployment` gives the status page its name and
@@ -76,46 +78,36 @@ def create_app(
     started, started_s = int(time.time()), time.monotonic()
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await media.close()
 
-    app = FastAPI(title="HAS", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(_BodyBudget, most=bounds.bodies_bytes, refused=seen.refused)
-    app.add_middleware(_ApiKey, key=api_key)
-    app.add_middleware(_Faults)
-
-    @app.exception_handler(HasError)
-    async def has_error(_: Request, error: HasError) -> Response:
+    async def has_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HasError)
         return error_response(error)
 
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> Response:
+    async def http_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
         code = "not_found" if error.status_code == 404 else None
         body = error_body(error.status_code, str(error.detail), code=code)
         return JSONResponse(body, error.status_code, headers=error.headers)
 
-    @app.get("/health")
-    async def health() -> Response:
+    async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/ready")
-    async def ready() -> Response:
+    async def ready(_: Request) -> Response:
         why_not = service.not_ready()
         if why_not is None:
             return JSONResponse({"status": "ready"})
         return JSONResponse(error_body(503, why_not, code="not_ready"), 503)
 
-    @app.get("/metrics")
-    async def scrape() -> Response:
+    async def scrape(_: Request) -> Response:
         return Response(seen.render(), headers={"content-type": CONTENT_TYPE})
 
-    @app.get("/")
-    async def status_page() -> Response:
+    async def status_page(_: Request) -> Response:
         return Response(page(), headers=PAGE_HEADERS)
 
-    @app.get("/status")
-    async def status_now() -> Response:
+    async def status_now(_: Request) -> Response:
         shown = status(
             service.state(),
             seen.recent,
@@ -137,12 +129,11 @@ def create_app(
             "max_model_len": service.max_model_len,
         }
 
-    @app.get("/v1/models")
-    async def models() -> Response:
+    async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [model_card(name) for name in names]})
 
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
         _known(name, names)
         return JSONResponse(model_card(name))
 
@@ -164,9 +155,25 @@ def create_app(
             return StreamedAnswer(answer, include_usage=options is not None and options.include_usage)
         return WholeAnswer(answer)
 
-    # A plain route: it takes the request as it is, and FastAPI's would look for arguments to make of it.
-    app.add_route("/v1/chat/completions", chat, methods=["POST"])
-    return app
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/health", health),
+            Route("/ready", ready),
+            Route("/metrics", scrape),
+            Route("/", status_page),
+            Route("/status", status_now),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+        ],
+        middleware=[
+            Middleware(_Faults),
+            Middleware(_ApiKey, key=api_key),
+            Middleware(_BodyBudget, most=bounds.bodies_bytes, refused=seen.refused),
+        ],
+        exception_handlers={HasError: has_error, HTTPException: http_error},
+        lifespan=lifespan,
+    )
 
 
 def error_response(error: HasError) -> Response:
@@ -295,19 +302,18 @@ async def _body(request: Request, limits: Limits) -> bytes:
         length = int(request.headers.get("content-length", "0"))
     if length > most:
         raise TooLarge(f"the body is larger than {most} bytes")
-    pieces, size, stream = [], 0, request.stream()
-    while True:
-        try:
-            async with asyncio.timeout(limits.silence_s):
-                piece = await anext(stream, None)
-        except TimeoutError:
-            raise TooSlow(f"no more of the body came for {limits.silence_s:g} s") from None
-        if piece is None:
-            break
-        size += len(piece)
-        if size > most:
-            raise TooLarge(f"the body is larger than {most} bytes")
-        pieces.append(piece)
+    pieces, size = [], 0
+    now_s = asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(limits.silence_s) as patience:
+            async for piece in request.stream():
+                patience.reschedule(now_s() + limits.silence_s)
+                size += len(piece)
+                if size > most:
+                    raise TooLarge(f"the body is larger than {most} bytes")
+                pieces.append(piece)
+    except TimeoutError:
+        raise TooSlow(f"no more of the body came for {limits.silence_s:g} s") from None
     return b"".join(pieces)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,6 +25,8 @@ from has.gateway.recent import Recent
 
 # A second series for every one, of which nobody makes use.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it unannotated
+
+_Metric = TypeVar("_Metric", Counter, Histogram)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -81,7 +84,6 @@ class Metrics(Observer):
             "request_time_per_output_token_seconds", "Mean time per token after the first", _SECONDS
         )
         self._gap = self._histogram("inter_token_latency_seconds", "Time between two tokens", _SECONDS)
-        self._gap_here = self._gap.labels(model_name)  # once a token: too often to look it up
         self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token", _SECONDS)
         self._prompt = self._histogram(
             "request_prompt_tokens", "Prompt and media tokens of a request", _TOKENS
@@ -97,7 +99,7 @@ class Metrics(Observer):
         self._service = self._histogram(
             "stage_service_seconds", "Start of a stage to its end", _SECONDS, "stage"
         )
-        self._stages: dict[str, tuple[Histogram, Histogram]] = {}
+        self._children: dict[tuple[int, str], Any] = {}
         self._routes = self._counter("prefills_routed", "Prefills by where they were sent", "route")
         self._route_tokens = self._counter("prefill_tokens_routed", "Their prompt and media tokens", "route")
         self.registry.register(_StateCollector(self))
@@ -111,57 +113,51 @@ class Metrics(Observer):
         return generate_latest(self.registry)
 
     def first_token(self, ttft_s: float, prompt_tokens: int) -> None:
-        self._ttft.labels(self._model).observe(ttft_s)
-        self._prompt.labels(self._model).observe(prompt_tokens)
-        self.prompt_tokens.labels(self._model).inc(prompt_tokens)
+        self._ttft.observe(ttft_s)
+        self._prompt.observe(prompt_tokens)
+        self.prompt_tokens.inc(prompt_tokens)
 
     def next_token(self, gap_s: float) -> None:
-        self._gap_here.observe(gap_s)
+        self._gap.observe(gap_s)
 
     def finished(self, reason: str, tokens: int, e2e_s: float, ttft_s: float) -> None:
-        self._success.labels(self._model, reason).inc()
-        self._generation.labels(self._model).observe(tokens)
-        self.generation_tokens.labels(self._model).inc(tokens)
-        self._e2e.labels(self._model).observe(e2e_s)
+        self._one(self._success, reason).inc()
+        self._generation.observe(tokens)
+        self.generation_tokens.inc(tokens)
+        self._e2e.observe(e2e_s)
         tpot_s = (e2e_s - ttft_s) / (tokens - 1) if tokens > 1 else None
         if tpot_s is not None:
-            self._tpot.labels(self._model).observe(tpot_s)
+            self._tpot.observe(tpot_s)
         self.recent.answered(time.monotonic(), ttft_s, tpot_s)
 
     def failed(self, reason: str, tokens: int = 0) -> None:
         """`reason`: error, abort (the client left), bad_request, unavailable."""
-        self._failures.labels(self._model, reason).inc()
-        self.generation_tokens.labels(self._model).inc(tokens)
+        self._one(self._failures, reason).inc()
+        self.generation_tokens.inc(tokens)
         if reason not in ("abort", "bad_request"):  # the client's own doing is no miss of ours
             self.recent.missed(time.monotonic(), reason)
 
     def refused(self, reason: str) -> None:
-        self._refused.labels(self._model, reason).inc()
+        self._one(self._refused, reason).inc()
         self.recent.missed(time.monotonic(), f"refused: {reason}")
 
     def encode_launched(self, size: int, reason: str) -> None:
-        self._encode_batch.labels(self._model).observe(size)
-        self._launches.labels(self._model, reason).inc()
+        self._encode_batch.observe(size)
+        self._one(self._launches, reason).inc()
         self.recent.launched(time.monotonic(), size, reason)
 
     def encoded(self, media: int, known: int) -> None:
-        self._cache_queries.labels(self._model).inc(media)
-        self._cache_hits.labels(self._model).inc(known)
+        self._cache_queries.inc(media)
+        self._cache_hits.inc(known)
 
     def stage_done(self, stage: str, wait_s: float, service_s: float) -> None:
-        if stage not in self._stages:  # once a token: too often to look them up
-            self._stages[stage] = (
-                self._wait.labels(self._model, stage),
-                self._service.labels(self._model, stage),
-            )
-        wait, service = self._stages[stage]
-        wait.observe(wait_s)
-        service.observe(service_s)
+        self._one(self._wait, stage).observe(wait_s)
+        self._one(self._service, stage).observe(service_s)
 
     def routed(self, remote: bool, tokens: int) -> None:
         route = "remote" if remote else "local"
-        self._routes.labels(self._model, route).inc()
-        self._route_tokens.labels(self._model, route).inc(tokens)
+        self._one(self._routes, route).inc()
+        self._one(self._route_tokens, route).inc(tokens)
 
     def gauges(self) -> Iterator[Metric]:
         """The service's state as gauges."""
@@ -205,12 +201,22 @@ class Metrics(Observer):
         return family
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        return Counter(f"has:{name}", meaning, ["model_name", *labels], registry=self.registry)
+        counter = Counter(f"has:{name}", meaning, ["model_name", *labels], registry=self.registry)
+        return counter if labels else counter.labels(self._model)
 
     def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(
+        histogram = Histogram(
             f"has:{name}", meaning, ["model_name", *labels], buckets=buckets, registry=self.registry
         )
+        return histogram if labels else histogram.labels(self._model)
+
+    def _one(self, metric: _Metric, label: str) -> _Metric:
+        """The one of `metric` with this label, kept: looking it up anew costs as much as counting."""
+        key = (id(metric), label)
+        if key not in self._children:
+            self._children[key] = metric.labels(self._model, label)
+        found: _Metric = self._children[key]
+        return found
 
 
 class _StateCollector(Collector):

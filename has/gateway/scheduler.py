@@ -332,6 +332,9 @@ class Scheduler:
         for lane in [encoder.encoder for encoder in self.encoders] + prefillers:
             lane.disown(ticket)
         self._recall(ticket)
+        if ticket.answered:  # by a worker; nobody has seen it
+            ticket.answered = False
+            self.unanswered += 1
         ticket.parts, ticket.landed_s = 0, float("-inf")
         ticket.encode_worker = ticket.last_worker = -1
         if preprocessed:

@@ -63,6 +63,7 @@ def http_server(app: ASGIApp, *, drain_s: float = DRAIN_S) -> uvicorn.Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             http=_Protocol,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=max(1, round(drain_s)),

@@ -18,6 +18,7 @@ from has.core.workload import Workload
 from has.errors import InfeasibleError, RunError
 from has.files.deployment import deployment_yaml
 from has.files.tables import save_table
+from has.search.confidence import confidence
 from has.search.confirm import Choice, confirm, finalists, objective_of
 from has.search.evidence import WITHIN_PERCENT, evidence
 from has.search.floors import Floor, floors
@@ -38,8 +39,6 @@ CONTENDERS = 5
 """By posterior; those of them are finalists that carry most on traffic that lasts."""
 FINALISTS = {True: 2, False: 3}
 """By whether trials are live."""
-DRAWS = 4000
-"""From the posterior, for a probability."""
 CONFIRM_SPAN = 10.0
 """Length of a simulated confirmation run, in TTFT bounds (`sustain`); a live one is as long as a trial."""
 
@@ -100,9 +99,9 @@ def conclude(
             for n, (d, t) in own.items()
         },
     }
-    confidence = {
+    sure = {
         "within_percent": WITHIN_PERCENT,
-        "probability": _probability(loop, choice.candidate),
+        "probability": confidence(loop, choice.candidate),
     }
     run = asked.folder.path
     tell.stage("writing", "" if run is None else str(run))
@@ -110,7 +109,7 @@ def conclude(
         loop,
         choice,
         scored,
-        confidence,
+        sure,
         feasible,
         run=None if run is None else str(run),
         question=question,
@@ -141,7 +140,7 @@ def conclude(
         confirmations=choice.confirmations,
         pruned=loop.pruned.cuts,
         baselines=scored,
-        confidence=confidence,
+        confidence=sure,
         simulations=loop.simulations,
         candidates={"all": len(everything), "kept": len(loop.pruned.kept)},
         run=run,
@@ -210,20 +209,6 @@ def by_what_lasts(held: Mapping[Candidate, float]) -> list[tuple[Candidate, floa
         ranking.append((first, held[first]))
         left.remove(first)
     return ranking
-
-
-def _probability(loop: Loop, chosen: Candidate) -> float:
-    """That nothing there is would be better by more than `WITHIN_PERCENT`; for cost: that the chosen one
-    meets the SLO, and nothing cheaper by more than that does."""
-    belief, objective = loop.posterior([*loop.shortlist]), loop.problem.objective
-    if objective.name != "cost":
-        return belief.probability_within(chosen, WITHIN_PERCENT, loop.problem.seed)
-    draws = belief.draws(DRAWS, loop.problem.seed)
-    costs = np.array([objective.cost(c) for c in belief.candidates])
-    mine = belief.index(chosen)
-    cheaper = costs * (1 + WITHIN_PERCENT / 100) < costs[mine]
-    meets = draws >= objective.slo.attainment
-    return float(np.mean(meets[:, mine] & ~(meets & cheaper).any(axis=1)))
 
 
 def carried_rps(loop: Loop, choice: Choice) -> float:

@@ -50,7 +50,7 @@ HEAVY = {
     "pandas",
     "pyarrow",
     "optuna",
-    "fastapi",
+    "starlette",
     "httpx",
 }
 

@@ -85,6 +85,8 @@ class Chaos:
                 call()
             for command in self.scheduler.advance(self.now_s):
                 self.start(command)
+            waiting = [ticket for ticket in self.scheduler.tickets.values() if not ticket.answered]
+            assert self.scheduler.unanswered == len(waiting)
 
     def arrive(self, i: int) -> None:
         media = self.random.random() < 0.8
@@ -108,11 +110,12 @@ class Chaos:
         self.epoch[pool, worker] += 1
         self.down.add((pool, worker))
         for ticket in self.scheduler.lost(pool, worker, self.now_s):
-            if ticket.answered:
+            if ticket.answered and self.random.random() < 0.5:  # tokens of it were sent
                 self.scheduler.cancel(ticket.request)
                 self.ends[ticket.request] += 1
             else:
                 self.scheduler.retry(ticket.request, self.now_s, preprocessed=self.random.random() < 0.5)
+                assert not ticket.answered
         self.later(self.random.uniform(0.1, 1.5), lambda: self.back(pool, worker))
 
     def back(self, pool: str, worker: int) -> None:

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.search.__main__ import main
 from benchmarks.search.problems import LEAST, Cell, World
 from benchmarks.search.strategies import closed_form
-from benchmarks.search.summary import per_run
+from benchmarks.search.summary import per_run, platt
+from has.search.confidence import corrected
 
 
 def test_quick_runs_and_then_has_nothing_left_to_do(
@@ -57,3 +58,20 @@ def test_trials_until_within_some_percent_and_regret_after_some_trials() -> None
     assert (row["within_5"], row["within_3"], row["within_1"]) == (2, 4, np.inf)
     assert row["regret_1"] == 0.2
     assert row["regret_40"] == 0.04
+
+
+def test_a_belief_that_is_too_narrow_is_found_out() -> None:
+    """Right in the share q where it said p, logit q = .7 + .5 logit p: the fit finds both again."""
+    rng = np.random.default_rng(0)
+    said = rng.uniform(0.02, 0.98, 40_000)
+    logit = 0.7 + 0.5 * np.log(said / (1 - said))
+    was = rng.random(len(said)) < 1 / (1 + np.exp(-logit))
+    assert platt(said, was) == pytest.approx((0.7, 0.5), abs=0.05)
+
+
+def test_what_a_search_says_of_itself_keeps_the_order_and_is_never_certain() -> None:
+    said = [corrected(p, 4000) for p in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)]
+    assert said == sorted(said)
+    assert len(set(said)) == len(said)
+    assert said[0] > 0
+    assert said[-1] < 0.995
