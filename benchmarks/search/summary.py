@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize
 
 from benchmarks.search.plot import curves
 from benchmarks.search.strategies import ARMS, SURE_AFTER
-from has.search.confidence import DRAWS, corrected
+from has.search.confidence import DRAWS, OFFSET, SLOPE, corrected
 
 BUDGETS = (1, 2, 3, 5, 8, 10, 15, 20, 30, 40)
 SHOWN = (5, 10, 20, 40)
@@ -123,10 +124,8 @@ def calibration(runs: pd.DataFrame, *, tuned: bool) -> str:
     was = said["recommended_regret"].to_numpy() <= 0.03
     if tuned and len(was) >= LEAST_FITTED and was.any() and not was.all():
         offset, slope = platt(said["sure"].to_numpy(), was)
-        lines += [
-            "",
-            f"Fitted here: logit q = {offset:.2f} + {slope:.2f} · logit p (has/search/confidence.py).",
-        ]
+        in_use = f"{OFFSET:.2f} + {SLOPE:.2f} · logit p (has/search/confidence.py)"
+        lines += ["", f"Said is logit q = {in_use}; these runs alone give {offset:.2f} + {slope:.2f}."]
     return "\n".join(lines) + "\n"
 
 
@@ -136,14 +135,12 @@ def _sure(runs: pd.DataFrame, *, tuned: bool) -> pd.DataFrame:
 
 
 def platt(said: np.ndarray, was: np.ndarray) -> tuple[float, float]:
-    """(offset, slope) of the logistic regression of `was` on logit `said`, by Newton's steps."""
+    """(offset, slope) of the logistic regression of `was` on logit `said`, by maximum likelihood."""
     held = np.clip(said, 0.5 / DRAWS, 1 - 0.5 / DRAWS)
-    design = np.column_stack([np.ones(len(held)), np.log(held / (1 - held))])
-    found = np.array([0.0, 1.0])
-    for _ in range(50):
-        q = 1 / (1 + np.exp(-design @ found))
-        found = found + np.linalg.solve((design * (q * (1 - q))[:, None]).T @ design, design.T @ (was - q))
-    return float(found[0]), float(found[1])
+    logit = np.log(held / (1 - held))
+    sign = np.where(was, 1.0, -1.0)
+    found = minimize(lambda x: np.logaddexp(0.0, -sign * (x[0] + x[1] * logit)).mean(), (0.0, 1.0))
+    return float(found.x[0]), float(found.x[1])
 
 
 def _stops(each: pd.DataFrame) -> str:

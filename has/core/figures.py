@@ -68,10 +68,9 @@ def check_warmup(requests: Requests, warmup_s: float) -> None:
             mend="a warm-up of 0 counts every request",
         )
     arrival = requests.arrival_ns
-    if len(arrival) and _window_start(arrival, warmup_s) > int(arrival[-1]):
-        span_s = (
-            int(arrival[-1]) - int(arrival[0])
-        ) / 1e9  # in full: a rounded bound might itself be refused
+    span_s = (int(arrival[-1]) - int(arrival[0])) / 1e9 if len(arrival) else math.inf
+    # In full: a rounded bound might itself be refused. And far beyond it there are no nanoseconds.
+    if warmup_s > span_s + 1 or (len(arrival) and _window_start(arrival, warmup_s) > int(arrival[-1])):
         raise InputError(
             f"leaves no request to count: all {len(arrival)} arrive within {span_s} s",
             where="argument",

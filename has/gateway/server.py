@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 
 import uvicorn
@@ -12,8 +11,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from has.errors import InputError, RunError
 
 DRAIN_S = 30.0
-FILES = 65_536
-"""Every client and every request to an engine holds a descriptor; many shells allow a process 1,024."""
 HEAD_BYTES = 64 * 1024
 """Of a request's head, and of what may follow its body, about so much is taken: others refuse as much."""
 
@@ -41,16 +38,6 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def allow_files(wanted: int = FILES) -> int:
-    """Raise how many descriptors this process may have open to `wanted`, or as far as the system lets it; returns the number."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft == resource.RLIM_INFINITY or soft >= allowed:
-        return soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return allowed
-
-
 def http_server(app: ASGIApp, *, drain_s: float = DRAIN_S) -> uvicorn.Server:
     """A server for `app`: `await server.serve(sockets=[listen(...)])`.
 
@@ -63,7 +50,6 @@ def http_server(app: ASGIApp, *, drain_s: float = DRAIN_S) -> uvicorn.Server:
             log_level="warning",
             access_log=False,
             server_header=False,
-            proxy_headers=False,
             http=_Protocol,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=max(1, round(drain_s)),

@@ -65,7 +65,10 @@ def confirmation_words(best: Deployment) -> list[str]:
     """What the runs of the chosen deployment under other arrivals and loads showed."""
     target, rate = best.slo.attainment, best.rate or 0.0
     runs = _runs_of(best)
-    seen, failed = _confirmed(best), [str(c.get("reason")) for c in runs if c.get("attainment") is None]
+    seen, failed = (
+        _confirmed(best),
+        [c.get("reason") or "no reason given" for c in runs if c.get("attainment") is None],
+    )
     faults = failed and [
         f"{len(failed)} of {plural(len(runs), 'run')} under other arrivals failed: {'; '.join(dict.fromkeys(failed))}"
     ]

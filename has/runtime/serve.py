@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.device.cpu import nominal_table
+from has.gateway.descriptors import allow_files
 from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_cap
 from has.gateway.observer import Observer
 from has.gateway.scheduler import SmTable
-from has.gateway.server import DRAIN_S, allow_files, listen
+from has.gateway.server import DRAIN_S, listen
 from has.gateway.service import Service
 from has.models.names import BENCH, is_bundled
 from has.policy import SmPartitioner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -186,7 +187,9 @@ def _gain(mine: Sequence[Trial], its: Sequence[Trial]) -> float | None:
         if a.figures is not None and b.figures is not None
     ]
     ours, theirs = (sum(column) for column in zip(*both, strict=True)) if both else (0.0, 0.0)
-    return theirs / ours if ours > 0 else None
+    if ours > 0:
+        return theirs / ours
+    return math.inf if theirs > 0 else None
 
 
 def _why(
@@ -212,7 +215,7 @@ def _why(
             parts.append(f"on {other.total} GPUs against {leader.total}")
         elif slow > quick:
             parts.append(f"p99 TTFT {slow:.0f} ms against {quick:.0f} ms")
-    if gain is not None:
+    if gain is not None and math.isfinite(gain):
         parts.append(f"{signed(gain - 1)} goodput under other arrivals and loads")
     return ", ".join(parts)
 

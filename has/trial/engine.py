@@ -30,6 +30,7 @@ from has.engine.vllm.metrics import difference, look
 from has.engine.vllm.serve import open_service
 from has.engine.vllm.urls import Urls
 from has.errors import InfeasibleError, InputError, RunError
+from has.gateway.descriptors import allow_files
 from has.gateway.job import Job
 from has.gateway.port import Admit, Command, Event, Lost, Stepped
 from has.gateway.service import Service
@@ -72,6 +73,7 @@ class EngineExecutor:
         say: Callable[[str], None] = lambda _: None,
         on_start: Callable[[Fleet], None] = lambda _: None,
     ) -> None:
+        allow_files()
         self._language = EngineLanguage(model)
         self._load = EngineLoad(model, self._language, seed)
         self._sizes = sizes

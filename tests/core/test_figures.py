@@ -116,6 +116,9 @@ def test_a_warm_up_that_leaves_nothing_is_refused():
     requests = _records([(t, t + 10, t + 10, 1, COMPLETED) for t in (0, 100, 250)]).requests
     check_warmup(requests, 0.25)  # the last request is left
     check_warmup(requests[:0], 5.0)
+    for far in (1.0, 1e300, np.float64(1e300)):
+        with pytest.raises(InputError, match=r"all 3 arrive within 0\.25 s"):
+            check_warmup(requests, far)
     with pytest.raises(InputError, match=r"all 3 arrive within 0\.25 s") as caught:
         check_warmup(requests, 0.251)
     assert (caught.value.field, caught.value.value) == ("warmup_s", 0.251)

@@ -7,13 +7,16 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from has.engine.vllm import watch
 from has.engine.vllm.client import EngineClient
 from has.engine.vllm.connections import Broke, HttpConnections
+from has.engine.vllm.urls import Urls
+from has.gateway.port import Event, Lost
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n" + b'{"a": "b"}\n'
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -195,25 +198,56 @@ def test_events_are_whole_however_the_stream_is_cut() -> None:
     assert client_of(serve, ask) == [["one", "zw\u00f6lf"], 1]
 
 
-def test_a_gateway_that_is_out_of_descriptors_blames_no_instance() -> None:
+@contextmanager
+def out_of_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 1, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def test_what_is_wanting_here_says_nothing_of_the_instance() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
 
     async def ask(client: HttpConnections, url: str) -> object:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        held = [os.open(os.devnull, os.O_RDONLY)]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 1, hard))
-        try:
-            with suppress(OSError):
-                while True:
-                    held.append(os.open(os.devnull, os.O_RDONLY))
-            with pytest.raises(Broke, match="Too many open files") as broke:
-                async with client.ask(url, b"{}", timeout_s=10.0):
-                    pass
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for descriptor in held:
-                os.close(descriptor)
-        return broke.value.certain
+        with out_of_descriptors(), pytest.raises(Broke, match="Too many open files") as broke:
+            async with client.ask(url, b"{}", timeout_s=10.0):
+                pass
+        return broke.value.certain, broke.value.here
 
-    assert client_of(serve, ask) == [False, 0]
+    assert client_of(serve, ask) == [(False, True), 0]
+
+
+def test_a_gateway_that_is_out_of_descriptors_gives_up_no_instance(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch, "HEALTH_S", 0.01)
+
+    async def main() -> list[Event]:
+        events: list[Event] = []
+        client = EngineClient()
+        keeper = watch.Watch(Urls(decode=("http://127.0.0.1:1",)), client)
+        with out_of_descriptors():
+            keeping = asyncio.create_task(keeper.keep(events.append))
+            async with asyncio.timeout(20):
+                while caplog.text.count("Too many open files") <= 2 * watch.UNHEALTHY:
+                    await asyncio.sleep(0.01)
+            assert events == []
+        async with asyncio.timeout(20):
+            while not events:  # now it can be seen that nobody listens there
+                await asyncio.sleep(0.01)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await client.aclose()
+        return events
+
+    assert [type(event) for event in asyncio.run(main())] == [Lost]

@@ -17,9 +17,10 @@ import openai
 import pytest
 import soundfile
 from PIL import Image
+from starlette.requests import Request
 
 from has.errors import InputError, RunError
-from has.gateway.http import create_app
+from has.gateway.http import _body, create_app
 from has.gateway.limits import Limits
 from has.gateway.metrics import Metrics
 from has.gateway.server import listen
@@ -602,6 +603,42 @@ def test_a_body_that_stops_coming_is_not_waited_for_for_ever():
             assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
         assert client.post(CHAT, json=chat("hello")).status_code == 200
         assert len(service.jobs) == 1
+
+
+def test_a_body_may_take_its_time_as_long_as_it_comes():
+    """Each piece comes just before patience ends; together they take several times as long."""
+    silence_s, pieces = 60.0, [b"{", b'"a"', b":", b"1", b"}"]
+    head = [(b"content-type", b"application/json")]
+    left = list(pieces)
+
+    async def read() -> bytes:
+        loop, passed_s = asyncio.get_running_loop(), 0.0
+        clock = loop.time
+        loop.time = lambda: clock() + passed_s
+
+        async def receive():
+            nonlocal passed_s
+            passed_s += 0.9 * silence_s
+            await asyncio.sleep(0)  # what is due now is called
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+        return await _body(Request({"type": "http", "headers": head}, receive), Limits(silence_s=silence_s))
+
+    assert asyncio.run(read()) == b"".join(pieces)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/status", "/v1/models"])
+def test_head_is_answered_as_get_without_a_body(client, path):
+    got, head = client.get(path), client.head(path)
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+
+
+def test_series_without_a_label_of_their_own_are_0_from_the_start():
+    text = Metrics("m").render().decode()
+    for name in ("generation_tokens_total", "time_to_first_token_seconds_count", "encode_batch_size_count"):
+        assert f'has:{name}{{model_name="m"}} 0.0' in text
 
 
 def test_a_client_that_resets_within_its_body_is_an_abort_and_no_fault(caplog):

@@ -92,7 +92,7 @@ def test_what_never_becomes_one_is_hung_up_on(pieces: Iterator[bytes]) -> None:
 @pytest.mark.parametrize(("soft", "hard", "then"), [(100, 300, 200), (100, 150, 150), (250, 300, 250)])
 def test_a_gateway_may_open_as_many_files_as_it_wants_or_is_let(soft: int, hard: int, then: int) -> None:
     code = (
-        "import resource, sys; from has.gateway.server import allow_files;"
+        "import resource, sys; from has.gateway.descriptors import allow_files;"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
         "print(allow_files(200), *resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -128,6 +128,7 @@ def test_a_worker_that_hangs_is_replaced(pools, monkeypatch: pytest.MonkeyPatch)
     pool = pools(MODEL)
     monkeypatch.setattr(pool_module, "HEARTBEAT_S", 0.05)
     monkeypatch.setattr(pool_module, "UNANSWERED_DEFAULT", 40)
+    monkeypatch.setattr(pool_module, "UNANSWERED", {"preprocess": 2400})
     jobs = [job(MODEL, i) for i in range(3)]
 
     async def run() -> list:
@@ -145,9 +146,10 @@ def test_a_gateway_that_was_held_up_holds_it_against_no_worker(
     pools, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = pools(MODEL)
-    heartbeat_s, unanswered = 0.05, 20
+    heartbeat_s, unanswered = 0.05, 40
     monkeypatch.setattr(pool_module, "HEARTBEAT_S", heartbeat_s)
     monkeypatch.setattr(pool_module, "UNANSWERED_DEFAULT", unanswered)
+    monkeypatch.setattr(pool_module, "UNANSWERED", {"preprocess": 2400})
     monkeypatch.setattr(pool_module, "HELD_UP_S", heartbeat_s)
 
     async def run() -> list:
@@ -155,7 +157,7 @@ def test_a_gateway_that_was_held_up_holds_it_against_no_worker(
         async with trial as service:
             before = dict(pool.pids)
             await asyncio.sleep(2 * heartbeat_s)  # workers are being asked, and answer
-            time.sleep(2 * unanswered * heartbeat_s)  # all stands still: the loop, as on a paused machine
+            time.sleep(1.5 * unanswered * heartbeat_s)  # all stands still: the loop, as on a paused machine
             await asyncio.sleep(2 * heartbeat_s)
             assert pool.pids == before
             assert not [entry for entry in trial.log if isinstance(entry, Lost)]

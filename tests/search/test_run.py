@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,11 +15,12 @@ from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.slo import Slo
 from has.core.space import SearchSpace
-from has.core.trial import Executor, Outcome, TrialPlan, TrialState
+from has.core.trial import Executor, Outcome, Trial, TrialPlan, TrialState
 from has.core.workload import Workload
 from has.errors import InfeasibleError, InputError, RunError
 from has.files.deployment import load_deployment, save_deployment
 from has.report.answer import answer_lines
+from has.search.confirm import _gain
 from has.search.question import load_baselines
 from has.search.run import resume_inputs, search
 from has.search.simulated import ModelExecutor
@@ -147,6 +150,24 @@ def test_a_confirmation_that_failed_counts_for_nobody(profile: Profile, workload
         r.deployment.label for r in undisturbed.runners_up
     }
     assert "2 of 3 runs under other arrivals failed: the host was too busy" in answer_lines(outcome.best)
+
+
+def told(*goodputs: float | None) -> list[Trial]:
+    return [Mock(Trial, figures=None if g is None else {"goodput_rps": g}) for g in goodputs]
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "gain"),
+    [
+        ((10.0, 5.0), (11.0, 7.0), 1.2),
+        ((10.0, None), (11.0, 99.0), 1.1),
+        ((None, 10.0), (11.0, None), None),
+        ((0.0, 0.0), (5.0, 5.0), math.inf),
+        ((0.0,), (0.0,), None),
+    ],
+)
+def test_finalists_are_compared_where_both_ran(mine, its, gain: float | None) -> None:
+    assert _gain(told(*mine), told(*its)) == (None if gain is None else pytest.approx(gain))
 
 
 class Killed(BaseException):

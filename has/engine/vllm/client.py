@@ -87,11 +87,16 @@ class EngineClient:
             await self._broke(url, error)
 
     async def look(self, url: str) -> tuple[str, bool]:
-        """What is wrong with the instance's health, "" if nothing; and whether that is certain: it may only be busy."""
+        """What is wrong with the instance's health, "" if nothing; and whether that is certain: it may only be busy.
+
+        Raises Broke where it could not even be asked, for want of something on this machine.
+        """
         try:
             async with self._connections.ask(url + "/health", timeout_s=HEALTH_TIMEOUT_S) as response:
                 await response.read()
         except Broke as error:
+            if error.here:
+                raise
             return (str(error), True) if error.certain else ("/health does not answer", False)
         return ("" if response.status == 200 else f"/health answers {response.status}"), True
 
@@ -103,7 +108,10 @@ class EngineClient:
         await self._connections.aclose()
 
     async def _dead(self, url: str) -> bool:
-        wrong, certain = await self.look(url)
+        try:
+            wrong, certain = await self.look(url)
+        except Broke:
+            return False
         return bool(wrong) and certain
 
     async def _refused(self, url: str, status: int, answer: bytes) -> NoReturn:

@@ -16,15 +16,20 @@ import aiohttp
 
 JSON = {"content-type": "application/json"}
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
-"""What this machine has no more of: descriptors, memory, ports. It says nothing about the instance."""
+"""What this machine has no more of: descriptors, memory, ports."""
 
 
 class Broke(Exception):
-    """No answer, or not all of it. `certain`: not because it took too long, nor for want of anything here."""
+    """No answer, or not all of it.
 
-    def __init__(self, reason: str, *, certain: bool = True) -> None:
+    certain  not because it took too long
+    here     for want of something on this machine: it says nothing of the instance
+    """
+
+    def __init__(self, reason: str, *, certain: bool = True, here: bool = False) -> None:
         super().__init__(reason)
         self.certain = certain
+        self.here = here
 
 
 class Answer(Protocol):
@@ -127,7 +132,7 @@ class _HttpAnswer:
 
 def _broke(error: Exception) -> Broke:
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
-        return Broke(f"no connection can be made from here ({error.strerror})", certain=False)
+        return Broke(f"no connection can be made from here ({error.strerror})", certain=False, here=True)
     late = isinstance(error, TimeoutError)
     nobody = isinstance(error, aiohttp.ClientConnectorError)
     what = "no answer in time" if late else "no connection" if nobody else "the connection broke"

@@ -18,11 +18,12 @@ from has.engine.vllm.upkeep import upkeep
 from has.engine.vllm.urls import Urls
 from has.engine.vllm.workers import EngineWorkers
 from has.errors import InputError, RunError
+from has.gateway.descriptors import allow_files
 from has.gateway.front import Front, Say, serve_deployment, unfailing, with_age_cap
 from has.gateway.loop import run
 from has.gateway.observer import Observer
 from has.gateway.scheduler import Scheduler
-from has.gateway.server import DRAIN_S, allow_files, listen
+from has.gateway.server import DRAIN_S, listen
 from has.gateway.service import Service, Tap
 from has.policy import RateEstimator
 

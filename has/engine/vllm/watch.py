@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 
 from has.engine.vllm.client import EngineClient
+from has.engine.vllm.connections import Broke
 from has.engine.vllm.urls import Urls
 from has.gateway.port import Back, Event, Lost, PoolName
+
+log = logging.getLogger("has.engine.vllm")
 
 HEALTH_S = 1.0
 """Between two looks at an instance; none is due while it answers requests, as looks are work for it too."""
@@ -58,7 +62,11 @@ class Watch:
             if not self._is_lost(pool, worker, url) and self._client.silent_s(url) < HEALTH_S:
                 failed = 0
                 continue
-            wrong, certain = await self._client.look(url)
+            try:
+                wrong, certain = await self._client.look(url)
+            except Broke as error:
+                log.warning("nobody can tell whether %s lives: %s", url, error)
+                continue
             failed = 0 if not wrong else UNHEALTHY if certain else failed + 1
             if failed >= UNHEALTHY:
                 self.lose(pool, worker, url, wrong)
