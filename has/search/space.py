@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -100,6 +101,7 @@ def candidate_of(deployment: Deployment) -> Candidate:
     )
 
 
+@lru_cache(maxsize=64)  # asked of every candidate that a lattice has a look at
 def offload_values(offload: OffloadRange) -> tuple[int, ...]:
     """min, min + step, … and max itself, in millionths."""
     low, high, step = (round(Fraction(repr(v)) * MICRO) for v in (offload.min, offload.max, offload.step))
