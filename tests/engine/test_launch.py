@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -116,6 +117,56 @@ def test_shared_memory_of_the_killed_is_removed(tmp_path) -> None:
     assert stuck.wait() == -signal.SIGKILL
     stuck.stdout.close()
     assert not queue.exists()
+
+
+QUEUES = """
+import subprocess, sys
+from multiprocessing.shared_memory import SharedMemory
+queues = [SharedMemory(name=name, create=True, size=4096) for name in sys.argv[2:]]
+"""
+
+
+@pytest.mark.parametrize("parent_too", [False, True])
+def test_shared_memory_of_a_group_killed_from_outside_is_removed_but_not_what_others_use(
+    tmp_path, parent_too
+) -> None:
+    """As the kernel does where memory ends: nothing of the group is left to be asked what it had mapped."""
+    names = [f"has-test-{os.getpid()}-{parent_too}-{n}" for n in range(2)]
+    own, common = (reaper.SHARED / name for name in names)
+    start = server()
+    argv = (sys.executable, "-c", QUEUES + SERVER, start.argv[-1], *names)
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom has.engine.vllm.launch import Launcher, Start\n"
+        f"launcher = Launcher(Path({str(tmp_path)!r}))\n"
+        f"engine, = launcher.start([Start('e0', {argv!r}, {{}}, {start.url!r})])\n"
+        "launcher.wait([engine], 30)\nprint(engine.group, flush=True)\n"
+        "sys.stdin.readline()\nlauncher.close()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as parent:
+        assert parent.stdout is not None
+        group = int(parent.stdout.readline())
+        with common.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            assert own.exists()
+            os.killpg(group, signal.SIGKILL)
+            if parent_too:
+                parent.kill()
+            else:
+                parent.communicate("\n")
+            until = time.monotonic() + 30
+            while own.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            try:
+                assert not own.exists()
+                assert common.exists()
+            finally:
+                common.unlink(missing_ok=True)
+                own.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(

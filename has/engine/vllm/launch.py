@@ -50,6 +50,7 @@ class Engine:
     def __init__(self, start: Start, log: Path) -> None:
         self.start = start
         self.log = log
+        self.shared: set[Path] = set()
         self._ready_at = 0
         with log.open("wb") as out:
             env = {**os.environ, **start.env}
@@ -88,8 +89,10 @@ class Engine:
         return not self.dead and any(self.ready() for _ in range(LOOKS))
 
     def became_ready(self) -> None:
-        """From here on, what its log complains of is no matter of starting."""
+        """From here on, what its log complains of is no matter of starting. Its queues are there now: they are noted
+        while it has them mapped."""
         self._ready_at = self.log.stat().st_size
+        self.shared = reaper.segments(self.group)
 
     def why(self) -> str:
         """What the engine itself says went wrong, since it was ready if it ever was."""
@@ -163,6 +166,8 @@ class Launcher:
                 if engine.ready():
                     left.remove(engine)
                     engine.became_ready()
+                    for path in engine.shared:
+                        self._tell_reaper(path)
                     _unpin(engine.group)
                     self._say(f"{engine.name} is ready after {time.monotonic() - began:.0f} s")
             if left and time.monotonic() > until:
@@ -188,7 +193,12 @@ class Launcher:
         """End these, and wait until they have ended."""
         leaving = list(engines)
         # Polled, so that what has ended is counted as ended.
-        reaper.end({e.group for e in leaving}, STOP_S, poll=lambda: [e.dead for e in leaving])
+        reaper.end(
+            {engine.group for engine in leaving},
+            STOP_S,
+            poll=lambda: [engine.dead for engine in leaving],
+            known={path for engine in leaving for path in engine.shared},
+        )
         for engine in leaving:
             with suppress(subprocess.TimeoutExpired):
                 engine.process.wait(STOP_S)
