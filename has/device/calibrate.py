@@ -7,8 +7,8 @@ taken in an hour say the same:
     one state      eight workers, each at the duty of one virtual GPU, all busy from the first sample to the last
     interleaved    works are dealt out in shares of about equal length; a worker goes round its own and its neighbour's, so that
                    every work is measured by two processes and all along
-    the least      of the samples of a work the least counts: what disturbs only adds. `HEADROOM` puts back, for all works alike,
-                   what they add to each other when all GPUs are busy, so that the host keeps up with the device
+    the least      of the samples of a work the least counts: what disturbs only adds. The headroom puts back, for all works
+                   alike, what they add to each other when all GPUs are busy, so that the host keeps up with the device
     halves         the tables of the earlier and of the later samples must agree, else more are taken; if they still do
                    not, the table says by how much (`Nominal.wavers`)
 
@@ -39,9 +39,11 @@ STEADY = 0.05
 """How far apart they may be for no more to be taken, at nine works in ten; a table counts as sound a little beyond."""
 LEAST = 4
 """Samples of each work at least."""
-HEADROOM = 1.2
-"""Half of the samples were seen within this of the least. At 1.1, where a quarter are, virtual GPUs that are all saturated
-need more cores than their share, and the gate refused trials on an idle machine."""
+WITHIN = 0.75
+"""Share of all samples, each over the least of its work, that the headroom covers. How much busy cores add to each other is a
+fact of the host (1.2 at the median on one, 1.27 on another whose cores are threads of shared ones): where a table claims less
+than most works take, virtual GPUs that are all saturated need more cores than their share, and the gate refuses trials on an
+idle machine."""
 WORKER = "has.device.calibrate:worker"
 Key = tuple[str, int, int]
 """stage, batch, tokens."""
@@ -147,7 +149,8 @@ def measure(
                 turns[index] += 1
                 go_on(index)
         used = others.cores(own_s)
-    costs = {work: HEADROOM * min(of) for work, of in samples.items()}
+    added = headroom(samples)
+    costs = {work: added * min(of) for work, of in samples.items()}
     return Nominal(
         model,
         share,
@@ -181,6 +184,12 @@ def deal(works: Sequence[Key], seconds: Mapping[Key, float], shares: int) -> lis
         dealt[least].append(work)
         filled[least] += seconds[work]
     return dealt
+
+
+def headroom(samples: Mapping[Key, Sequence[float]]) -> float:
+    """What a sample is over the least of its work: `WITHIN` of all are at or below, whichever work they are of."""
+    over = sorted(sample / min(of) for of in samples.values() for sample in of)
+    return over[int(WITHIN * (len(over) - 1))]
 
 
 def wavering(samples: Mapping[Key, Sequence[float]]) -> float:
