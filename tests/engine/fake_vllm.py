@@ -34,12 +34,16 @@ class FakeVllm:
         self.fail_times: Counter[str] = Counter()
         self.die_after: dict[str, int] = {}
         """Host -> tokens of a stream after which it is dead."""
+        self.abort: dict[str, int] = {}
+        """Host -> tokens after which it ends its next answer as one that is paused or stopped does."""
         self.refuse: dict[str, str] = {}
         self.garbled: dict[str, str] = {}
         self.forget: dict[str, int] = {}
         """Prefill host -> how often it forgets the KV that it promised, as one does that was started anew."""
         self.die_after_prefill: set[str] = set()
         self.ec_dir: Path | None = None
+        self.saved = 0
+        """Embeddings written to `ec_dir`."""
         self.delay_s: dict[str, float] = {}
         self.seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.read_to_end: Counter[str] = Counter()
@@ -82,23 +86,47 @@ class FakeVllm:
         assert content is not None
         body = json.loads(content)
         self.seen[host].append(body)
+        if host.startswith("e"):
+            return await self._encode(host, body)
         await asyncio.sleep(self.delay_s.get(host, 0.0))
+        if host[0] in "lp" and self.abort.pop(host, None) is not None:
+            return aborted()
         language = {"l": self._prefill, "p": self._prefill, "d": self._stream, "m": self._stream}
-        return (language | {"e": self._encode})[host[0]](host, body)
+        return language[host[0]](host, body)
 
-    def _encode(self, host: str, body: dict[str, Any]) -> FakeAnswer:
+    async def _encode(self, host: str, body: dict[str, Any]) -> FakeAnswer:
+        """Its step goes on when the client has left."""
         items = [part for message in body["messages"] for part in message["content"]]
         assert all(part["type"] == "image_url" for part in items), "an encoder gets media alone"
+        if self.abort.pop(host, None) is not None:
+            return aborted()
         names = [part["uuid"] for part in items]
+        self._begin_to_save(names)
+        try:
+            await asyncio.sleep(self.delay_s.get(host, 0.0))
+        finally:
+            self._save(host, names)
         self.encoded.update(names)
-        if self.ec_dir is not None:
-            for name in names:
-                (self.ec_dir / name).mkdir()
-                (self.ec_dir / name / "encoder_cache.safetensors").touch()
         handles = {
             n: {"item_indices": [i], "metadata": {"image_grid_thw": GRID}} for i, n in enumerate(names)
         }
         return said({"ec_transfer_params": handles})
+
+    def _begin_to_save(self, names: list[str]) -> None:
+        """Folders come first and files once all is computed, as with ECExampleConnector."""
+        if self.ec_dir is not None:
+            for name in names:
+                (self.ec_dir / name).mkdir(exist_ok=True)
+
+    def _save(self, host: str, names: list[str]) -> None:
+        """One that cannot write is dead: a worker's exception ends vLLM's engine."""
+        if self.ec_dir is not None:
+            for name in names:
+                try:
+                    (self.ec_dir / name / "encoder_cache.safetensors").touch()
+                    self.saved += 1
+                except FileNotFoundError:
+                    self.dead.add(host)
 
     def _prefill(self, host: str, body: dict[str, Any]) -> FakeAnswer:
         media = [p for m in body["messages"] for p in m["content"] if p["type"] != "text"]
@@ -131,7 +159,12 @@ class FakeVllm:
         yield _event(
             {"choices": [{"delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [0] * 77}
         )
+        abort_after = self.abort.pop(host, None)
         for i in range(tokens):
+            if i == abort_after:
+                yield _event({"choices": [{"delta": {}, "finish_reason": "abort", "token_ids": []}]})
+                yield b"data: [DONE]\n\n"
+                return
             if self.die_after.get(host) == i:
                 self.dead.add(host)
                 raise Broke("the connection broke")
@@ -161,6 +194,11 @@ class FakeAnswer:
 
 def said(answer: dict[str, Any], status: int = 200) -> FakeAnswer:
     return FakeAnswer(whole(json.dumps(answer).encode()), status)
+
+
+def aborted() -> FakeAnswer:
+    choice = {"message": {"content": ""}, "finish_reason": "abort"}
+    return said({"choices": [choice], "usage": {"prompt_tokens": 77}})
 
 
 async def whole(answer: bytes) -> AsyncGenerator[bytes, None]:

@@ -2,7 +2,8 @@
 of a second. Run as a program; `stand_in.py` installs it.
 
 STAND_IN is JSON, role -> fault. A fault shows as the instance starts (`oom`, `killed`, `port`, `usage`, `silent`)
-or, once the file STAND_IN_NOW exists, in its answers (`sick`: engine dead, server alive; `hang`: no answer at all).
+or, once the file STAND_IN_NOW exists, in its answers (`sick`: engine dead, server alive; `hang`: no answer at all;
+`abort`: streams end after one token, as those of an instance do that is paused).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if FAULT and NOW.exists():
+        if FAULT != "abort" and FAULT and NOW.exists():
             if FAULT == "hang":
                 time.sleep(600)
             self.answer({"error": {"message": "EngineCore encountered an issue"}}, 500)
@@ -106,14 +107,17 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         for i in range(body["max_tokens"]):
+            abort = i == 1 and FAULT == "abort" and NOW.exists()
             last = i == body["max_tokens"] - 1
             choice = {
-                "delta": {"content": f"t{i} "},
-                "token_ids": [i],
-                "finish_reason": "length" if last else None,
+                "delta": {} if abort else {"content": f"t{i} "},
+                "token_ids": [] if abort else [i],
+                "finish_reason": "abort" if abort else "length" if last else None,
             }
             self.wfile.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
             self.wfile.flush()
+            if abort:
+                break
             with served:
                 tokens += 1
             time.sleep(float(os.environ.get("STAND_IN_STEP_S", "0")))

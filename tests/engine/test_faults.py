@@ -25,9 +25,12 @@ from has.core.deployment import Deployment
 from has.core.trial import TrialPlan, TrialState
 from has.core.workload import Workload
 from has.engine.sizes import Sizes
+from has.engine.vllm import upkeep as upkeep_module
 from has.engine.vllm import watch as watch_module
 from has.engine.vllm.fleet import Fleet
 from has.engine.vllm.install import installed
+from has.engine.vllm.launch import Engine
+from has.engine.vllm.profile import profile_engine
 from has.engine.vllm.serve import open_service
 from has.engine.vllm.upkeep import upkeep
 from has.errors import HasError, RunError
@@ -98,15 +101,26 @@ def test_one_that_does_not_start_gives_its_reason_and_ends_the_others(
     assert "INFO loading" in log.read_text(), "the log outlives the fleet"
 
 
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypatch, comes_back) -> None:
+@pytest.mark.parametrize("failures", [0, 2, 3])
+def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypatch, failures) -> None:
+    """Up to three times: one start that fails loses nothing for good."""
+    comes_back = failures < len(upkeep_module.PAUSES_S)
+    monkeypatch.setattr(upkeep_module, "PAUSES_S", (0.0, 0.01, 0.02))
     monkeypatch.setattr(watch_module, "HEALTH_S", 0.05)
     monkeypatch.setattr(service_module, "REPLACED_S", 0.1)
     plan = deployment(model)
     fleet = Fleet(installed(), model, 3, swappable=False, ready_s=20.0)
     said: list[str] = []
     seen_dead, revive = threading.Event(), fleet.revive
-    monkeypatch.setattr(fleet, "revive", lambda engine: seen_dead.wait(20) and revive(engine))
+    starts = []
+
+    def start_anew(engine: Engine) -> None:
+        starts.append(engine)
+        monkeypatch.setenv("STAND_IN", json.dumps({"decode": "oom"} if len(starts) <= failures else {}))
+        assert seen_dead.wait(20)
+        revive(engine)
+
+    monkeypatch.setattr(fleet, "revive", start_anew)
 
     async def main() -> None:
         urls = fleet.arrange(fleet.plan(plan, SIZES))
@@ -124,7 +138,6 @@ def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypat
 
         try:
             assert await ask() == "t0 t1 t2 "
-            monkeypatch.setenv("STAND_IN", json.dumps({} if comes_back else {"decode": "oom"}))
             engine = fleet.engine_at(urls.decode[0])
             assert engine is not None
             os.killpg(engine.group, signal.SIGKILL)
@@ -136,7 +149,7 @@ def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypat
                 await until(lambda: service.not_ready() is None)
                 assert await ask() == "t0 t1 t2 "
             else:
-                await until(lambda: len(said) == 2)
+                await until(lambda: said[-1].endswith("is given up"))
         finally:
             service.stop("over")
             await workers.aclose()
@@ -149,10 +162,10 @@ def test_one_that_dies_while_it_serves_is_said_and_started_anew(model, monkeypat
         r"decode 0 is lost: killed by SIGKILL.*; its log is .*/vllm-logs/d0\.log; starting it anew$",
         said[0],
     ), said
-    if not comes_back:
-        assert re.match(
-            r"decode 0 does not come back: .*torch\.OutOfMemoryError: CUDA out of memory", said[1]
-        )
+    assert len(said) == 1 + failures
+    for line in said[1:]:
+        assert re.match(r"decode 0 does not come back: .*torch\.OutOfMemoryError: CUDA out of memory", line)
+    assert comes_back or said[-1].endswith("; it was started anew 3 times, and is given up")
 
 
 WORKLOAD = {
@@ -168,6 +181,7 @@ WORKLOAD = {
         ("dies", "died in the trial .decode 0.*killed by SIGKILL"),
         ("sick", "died in the trial .(prefill|decode) 0, .*(503|engine has died)"),
         ("hang", "nothing happened for"),
+        ("abort", "every request failed: .*the engine ended it .abort."),
     ],
 )
 def test_a_fault_fails_its_trial_alone(model, tmp_path, monkeypatch, fault, reason) -> None:
@@ -199,13 +213,20 @@ def test_a_fault_fails_its_trial_alone(model, tmp_path, monkeypatch, fault, reas
         monkeypatch.setenv("STAND_IN", "{}")
         began = executor.fleet.started
         done = executor.run(trial)
-        anew = {"dies": 1, "sick": 0, "hang": 3}[fault]  # the sick have recovered by now
+        anew = {"dies": 1, "sick": 0, "hang": 3, "abort": 0}[fault]  # the sick have recovered by now
         assert executor.fleet.started == began + anew, "only what cannot be used is started anew"
         assert done.state == TrialState.COMPLETE, done.reason
         assert done.figures is not None
         assert done.figures["completed"] == 12
     finally:
         executor.close()
+
+
+def test_a_profile_is_not_made_of_answers_that_were_cut_short(model, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("STAND_IN", json.dumps({"language": "abort"}))
+    (tmp_path / "now").touch()
+    with pytest.raises(RunError, match=r"did not finish its answer: the engine ended it .abort."):
+        profile_engine(installed(), model, batches=[1], tokens=[64])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -72,11 +73,12 @@ def test_one_that_never_comes_up_is_given_up_in_time(tmp_path) -> None:
     assert gone(engines[0].group)
 
 
-def test_nothing_outlives_a_parent_that_is_killed(tmp_path) -> None:
-    """Not even SIGKILL: the reaper's input ends with the parent."""
+@pytest.mark.parametrize("where", ["", "/dev/shm"])
+def test_nothing_outlives_a_parent_that_is_killed(tmp_path, where) -> None:
+    """Not even SIGKILL: the reaper's input ends with the parent. A fleet's folder lies where shared memory does."""
     start = server()
-    folder = tmp_path / "embeddings"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="has-vllm-", dir=where or tmp_path))
+    (folder / "embeddings").touch()
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom has.engine.vllm.launch import Launcher, Start\n"
         f"launcher = Launcher(Path({str(tmp_path)!r}))\n"

@@ -13,15 +13,15 @@ from PIL import Image
 
 from has.core.requests import Requests
 from has.engine.vllm.install import VARIABLE, installed
-from has.engine.vllm.language import EngineLanguage
+from has.engine.vllm.language import LONGEST_COUNTED, EngineLanguage
 from has.engine.vllm.load import EngineLoad
 from has.engine.vllm.media_count import rule_of, tokens_of
 from has.engine.vllm.metrics import difference, parse
 from has.engine.vllm.profile import _step, rising
-from has.engine.vllm.protocol import read_chunk, read_encoded
+from has.engine.vllm.protocol import Chunk, cut_short, read_chunk, read_encoded
 from has.engine.vllm.serve import attached
 from has.errors import InputError, MissingError
-from has.gateway.job import Job, MediaBytes
+from has.gateway.job import Job, MediaBytes, Message
 from has.gateway.limits import Limits
 from tests.engine.test_workers import deployment
 
@@ -84,6 +84,20 @@ def test_pieces_stand_for_themselves() -> None:
     assert len(render([64])) == 64 + 100 + 8
 
 
+def test_a_long_prompt_is_weighed_and_not_tokenized(tmp_path) -> None:
+    """The event loop waits for the tokenizer; many parts are as long as one."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    language = EngineLanguage(str(tmp_path))
+    half = "a " * (LONGEST_COUNTED // 4)
+    assert language.count(half + half) == LONGEST_COUNTED // 2, "every word"
+    assert language.count(half + half + "aaaaaaaa") == LONGEST_COUNTED // 4 + 2, "four bytes a token"
+    job = Job((Message("user", (half, half, "aaaaaaaa")),), max_tokens=1)
+    assert len(language.renderer(job)([])) == LONGEST_COUNTED // 4 + 2 + 8
+
+
 def test_loads_of_two_runs_share_nothing(tmp_path) -> None:
     load = EngineLoad(str(qwen_folder(tmp_path)), EngineLanguage("none"))
     row = {"arrival_s": 0.0, "modality": "image", "media_tokens": 64, "prompt_tokens": 40, "output_tokens": 3}
@@ -137,6 +151,7 @@ def test_attached_instances_must_be_the_deployments() -> None:
         ('data: {"choices":[{"delta":{"content":"ab"},"finish_reason":"length","token_ids":[1,2]}]}', "ab", 2, "length", None),
         ('data: {"choices":[{"delta":{"content":"x"}}]}', "x", 1, None, None),
         ('data: {"choices":[{"delta":{"content":""},"finish_reason":"stop","token_ids":[]}]}', "", 0, "stop", None),
+        ('data: {"choices":[{"delta":{},"finish_reason":"repetition","token_ids":[]}]}', "", 0, "stop", None),
         ('data: {"choices":[],"usage":{"prompt_tokens":9}}', "", 0, None, 9),
     ],
 )  # fmt: skip
@@ -149,6 +164,15 @@ def test_chunks(line, text, tokens, finish, counted) -> None:
 def test_what_carries_nothing() -> None:
     assert read_chunk(b"data: [DONE]") is read_chunk(b"") is read_chunk(b": ping") is None
     assert read_chunk(b'data: {"error": {"message": "boom"}}').error == "boom"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_what_the_engine_did_not_finish_is_no_answer(reason) -> None:
+    choice = {"delta": {"content": "x"}, "message": {"content": "x"}, "finish_reason": reason}
+    chunk = read_chunk(f"data: {json.dumps({'choices': [choice]})}".encode())
+    assert chunk == Chunk(error=f"the engine ended it ({reason})")
+    assert cut_short({"choices": [choice]}) == chunk.error
+    assert not cut_short({"choices": [choice | {"finish_reason": "repetition"}]})
 
 
 def test_a_single_item_needs_no_index() -> None:

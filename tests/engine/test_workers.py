@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
 import has.engine.vllm.watch as watch_module
+import has.engine.vllm.workers as workers_module
+import has.gateway.service as service_module
 from has.core.deployment import Deployment
 from has.engine.vllm.language import TEMPLATE_TOKENS, EngineLanguage
 from has.engine.vllm.urls import Urls
 from has.engine.vllm.workers import EngineWorkers
 from has.errors import HasError
-from has.gateway.errors import BadRequest, Interrupted, Refused
+from has.gateway.errors import BadRequest, Interrupted, Refused, Unavailable
 from has.gateway.job import Job, MediaBytes
 from has.gateway.port import Back, Lost
 from has.gateway.scheduler import Scheduler
@@ -55,7 +60,13 @@ class Running:
     """A service over fake instances, inside a running loop."""
 
     def __init__(
-        self, fake: FakeVllm, plan: Deployment, *, budget: int | None = None, max_queue: int | None = None
+        self,
+        fake: FakeVllm,
+        plan: Deployment,
+        *,
+        budget: int | None = None,
+        max_queue: int | None = None,
+        kv_tokens: int | None = None,
     ) -> None:
         names = {
             pool: tuple(f"http://{pool[0]}{i}" for i in range(plan.alloc[pool])) for pool in plan.alloc.pools
@@ -75,9 +86,17 @@ class Running:
             model="tiny",
             rule=token_rule("qwen2.5-vl"),
             encoder_budget=budget,
+            ec_dir=fake.ec_dir,
             connections=fake,
         )
-        scheduler = Scheduler(plan, media_rate=5.0, max_queue=max_queue, backpressure=True, continuous=True)
+        scheduler = Scheduler(
+            plan,
+            media_rate=5.0,
+            kv_tokens=kv_tokens,
+            max_queue=max_queue,
+            backpressure=True,
+            continuous=True,
+        )
         self.service = Service(scheduler, self.workers, model="tiny", max_model_len=512, language=language)
 
     async def ask(
@@ -89,7 +108,9 @@ class Running:
     ) -> tuple[str, int, str]:
         """(text, prompt tokens, finish reason)."""
         media = tuple(MediaBytes("image", png(*size), "image/png", param="messages.0") for _ in range(images))
-        events = [e async for e in await self.service.submit(Job(prompt, media, max_tokens=tokens))]
+        asked = await self.service.submit(Job(prompt, media, max_tokens=tokens))
+        async with aclosing(asked):
+            events = [e async for e in asked]
         return "".join(e.text for e in events), events[-1].prompt_tokens, events[-1].finish_reason or ""
 
     async def close(self) -> None:
@@ -231,6 +252,30 @@ def test_dying_after_tokens_were_sent_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("host", ["e0", "p0", "d0"])
+def test_what_an_engine_aborts_before_the_first_token_is_tried_once_more(host) -> None:
+    """One that is paused or ends gracefully says 200 and ends what it has not finished."""
+    fake = FakeVllm()
+    fake.abort[host] = 0
+    text, _, finish = run(fake, deployment(), lambda r: r.ask())
+    assert (text, finish) == ("t0 t1 t2 ", "length")
+    assert len(fake.seen[host]) == 2
+
+
+def test_a_single_token_that_was_aborted_is_none() -> None:
+    fake = FakeVllm()
+    fake.abort["p0"] = 0
+    assert run(fake, deployment(), lambda r: r.ask(tokens=1))[0] == "t0 "
+
+
+def test_an_abort_after_tokens_were_sent_is_an_error() -> None:
+    """Never a cut answer that says it is whole."""
+    fake = FakeVllm()
+    fake.abort["d0"] = 2
+    with pytest.raises(Interrupted, match=r"the engine ended it .abort."):
+        run(fake, deployment(), lambda r: r.ask(tokens=5))
+
+
+@pytest.mark.parametrize("host", ["e0", "p0", "d0"])
 def test_what_an_engine_refuses_is_the_clients(host) -> None:
     fake = FakeVllm()
     fake.refuse[host] = "at most 2 images"
@@ -336,6 +381,65 @@ def test_an_answer_that_cannot_be_read_is_an_error(host, answer) -> None:
     run(fake, deployment(), main)
 
 
+@pytest.mark.parametrize("host", ["e0", "p0", "d0"])
+def test_an_instance_that_does_not_come_back_keeps_no_request_waiting(host, monkeypatch) -> None:
+    monkeypatch.setattr(service_module, "REPLACED_S", 0.05)
+    monkeypatch.setattr(service_module, "LOOK_S", 0.02)
+    fake = FakeVllm()
+    fake.dead.add(host)
+
+    async def main(running: Running) -> None:
+        with pytest.raises(Unavailable, match="no living worker for") as caught:
+            await running.ask()
+        assert caught.value.retry_after_s == 1.0
+        assert not running.service.scheduler.tickets
+
+    run(fake, deployment(), main)
+
+
+def test_decode_that_cannot_keep_up_is_told_of_by_429() -> None:
+    """Requests that prefill has done and decode has not begun still await their first token."""
+    fake = FakeVllm()
+    fake.delay_s["d0"] = 60.0
+
+    async def main(running: Running) -> None:
+        waiting = [asyncio.create_task(running.ask()) for _ in range(3)]
+        while len(fake.seen["d0"]) < 3:
+            await asyncio.sleep(0.01)
+        assert running.service.state().waiting == 3
+        with pytest.raises(Refused):
+            await running.ask()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(fake, deployment(), main, max_queue=3)
+
+
+@pytest.mark.parametrize(("tokens", "images"), [(None, 0), (None, 1), (3, 0), (3, 1)])
+@pytest.mark.parametrize("kv_tokens", [None, 300])
+def test_no_request_is_refused_for_an_estimate_of_its_text(tokens, images, kv_tokens) -> None:
+    """Four bytes a token is too much for some text: here 900 tokens are estimated where the context holds 512."""
+    fake = FakeVllm()
+    asked = run(
+        fake, deployment(), lambda r: r.ask(images, tokens=tokens, prompt="x" * 3600), kv_tokens=kv_tokens
+    )
+    assert asked == ("t0 t1 t2 ", 77, "length")
+
+
+@pytest.mark.parametrize("tokens", [None, 3])
+def test_what_media_and_the_answer_alone_need_is_refused_before_an_engine_is_asked(tokens) -> None:
+    fake = FakeVllm()
+    with pytest.raises(BadRequest, match="the context holds 512") as caught:
+        run(fake, deployment(), lambda r: r.ask(images=8, tokens=tokens))
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(BadRequest, match="600 output tokens are asked for"):
+        run(fake, deployment(), lambda r: r.ask(images=0, tokens=600))
+    with pytest.raises(BadRequest, match="131073 characters"):  # of 256 a token
+        run(fake, deployment(), lambda r: r.ask(images=0, tokens=tokens, prompt="x" * 131_073))
+    assert not fake.seen
+
+
 @pytest.mark.parametrize("left", [1, 2, 40])
 def test_an_answer_without_a_bound_is_as_long_as_the_engine_makes_it(left) -> None:
     """What an estimate of the prompt leaves of the context cuts no answer, and loses none that it leaves one token."""
@@ -350,12 +454,85 @@ def test_embeddings_of_a_finished_request_are_removed(tmp_path) -> None:
     fake.ec_dir = tmp_path
 
     async def main(running: Running) -> None:
-        running.workers._ec_dir = tmp_path
         await running.ask(images=2)
         assert len(fake.encoded) == 2
         assert list(tmp_path.iterdir()) == []
 
     run(fake, deployment(), main)
+
+
+async def asked_to_encode(fake: FakeVllm, running: Running) -> asyncio.Task[tuple[str, int, str]]:
+    """A request whose encoder has begun, and takes for ever."""
+    fake.delay_s |= {"e0": 3600.0, "e1": 3600.0}
+    asking = asyncio.create_task(running.ask())
+    while not fake.seen:
+        await asyncio.sleep(0.01)
+    fake.delay_s.clear()
+    return asking
+
+
+def test_embeddings_written_after_the_client_left_are_swept(tmp_path, monkeypatch) -> None:
+    """And the encoder that was at them lives: nothing was taken away under it."""
+    monkeypatch.setattr(workers_module, "SWEEP_S", 0.01)
+    fake = FakeVllm()
+    fake.ec_dir = tmp_path
+
+    async def main(running: Running) -> None:
+        asking = await asked_to_encode(fake, running)
+        asking.cancel()
+        while not fake.saved or list(tmp_path.iterdir()):
+            await asyncio.sleep(0.01)
+        assert not fake.dead
+        assert (await running.ask())[0] == "t0 t1 t2 "
+
+    run(fake, deployment(), main)
+
+
+def test_embeddings_of_an_attempt_that_was_given_up_are_swept(tmp_path, monkeypatch) -> None:
+    """The request lives on under other names."""
+    monkeypatch.setattr(workers_module, "SWEEP_S", 0.01)
+    fake = FakeVllm()
+    fake.ec_dir = tmp_path
+
+    async def main(running: Running) -> None:
+        asking = await asked_to_encode(fake, running)
+        (host,) = fake.seen
+        running.workers.watch.lose("encode", int(host[1]), f"http://{host}", "no connection")
+        assert (await asking)[0] == "t0 t1 t2 "
+        assert fake.saved == 2, "of both attempts"
+        while list(tmp_path.iterdir()):
+            await asyncio.sleep(0.01)
+
+    run(fake, deployment(encode=2), main)
+
+
+def test_the_sweep_spares_what_a_request_or_another_gateway_holds(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(workers_module, "SWEEP_S", 0.01)
+    fake = FakeVllm()
+    fake.ec_dir = tmp_path
+    (tmp_path / "has-01234567-1-0-0").mkdir()
+
+    async def main(running: Running) -> None:
+        looks, glob = 0, Path.glob
+
+        def counted(folder: Path, pattern: str) -> Iterator[Path]:
+            nonlocal looks
+            looks += folder == tmp_path
+            return glob(folder, pattern)
+
+        monkeypatch.setattr(Path, "glob", counted)
+        asking = await asked_to_encode(fake, running)
+        while looks < 5:
+            await asyncio.sleep(0.01)
+        assert len(list(tmp_path.iterdir())) == 2
+        asking.cancel()
+        while len(list(tmp_path.iterdir())) == 2:
+            await asyncio.sleep(0.01)
+        await running.close()
+        assert not [task for task in asyncio.all_tasks() if "_sweep" in repr(task)], "it ends with the rest"
+
+    run(fake, deployment(), main)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["has-01234567-1-0-0"]
 
 
 def test_media_of_one_request_are_encoded_by_idle_encoders_at_once() -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, NoReturn
 
 from has.engine.vllm.connections import Answer, Broke, Connections, HttpConnections
-from has.engine.vllm.protocol import PATH, Chunk, read_chunk
+from has.engine.vllm.protocol import PATH, Chunk, cut_short, read_chunk
 
 HEALTH_TIMEOUT_S = 5.0
 KEEPALIVE_S = 2.5
@@ -61,9 +61,11 @@ class EngineClient:
             await self._broke(url, error)
         if response.status != 200:
             await self._refused(url, response.status, said)
-        self._heard_s[url] = self._clock()
         answer = json.loads(said)
         assert isinstance(answer, dict)
+        if reason := cut_short(answer):
+            raise Failure(reason)
+        self._heard_s[url] = self._clock()
         return answer
 
     async def stream(self, url: str, body: dict[str, Any], name: str) -> AsyncGenerator[Chunk, None]:

@@ -13,6 +13,9 @@ BYTES_PER_TOKEN = 4.0
 """Where the model's tokenizer is not at hand; about right for English."""
 TEMPLATE_TOKENS = 8
 """A chat template's marks around a message, roughly."""
+LONGEST_COUNTED = 65_536
+"""Characters of a prompt beyond which it is only weighed: a tokenizer takes tens of milliseconds for so much, and the
+gateway's loop waits for it."""
 KEPT = 65_536
 
 
@@ -21,10 +24,12 @@ class EngineLanguage:
 
     A piece is handed to the service and read back at once, so ids only have to be right for the
     moment; they are forgotten when there are `KEPT`. Prompt lengths are estimates until the engine has
-    counted: they weigh requests against each other, and no answer is cut for them.
+    counted: they weigh requests against each other; no answer is cut and no request refused for them.
     """
 
     says_ends = True
+    estimates = True
+    characters_per_token = 256  # no tokenizer in use has longer tokens: runs of spaces, of 128 at the most
 
     def __init__(self, model: str) -> None:
         self._tokenizer = _tokenizer(model)
@@ -46,14 +51,14 @@ class EngineLanguage:
         parts = [
             part for message in job.messages for part in message.content if not isinstance(part, MediaRef)
         ]
-        tokens = sum(map(self.count, parts)) + TEMPLATE_TOKENS * max(1, len(job.messages))
+        tokens = self.count("".join(parts)) + TEMPLATE_TOKENS * max(1, len(job.messages))
         if not job.messages:
             tokens = sum(isinstance(part, int) for part in job.prompt)
         return lambda counts: [0] * (tokens + sum(counts))
 
     def count(self, text: str) -> int:
-        """LM tokens of `text`."""
-        if self._tokenizer is None:
+        """LM tokens of `text`, in bounded time."""
+        if self._tokenizer is None or len(text) > LONGEST_COUNTED:
             return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 

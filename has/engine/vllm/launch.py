@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -127,7 +128,8 @@ class Launcher:
         self._keep = keep
         self._say = say
         self.engines: list[Engine] = []
-        self.closed = False
+        self.closing = threading.Event()
+        """Set when everything begins to end: what waits for something else wakes by it."""
         self._reaper: subprocess.Popen[str] | None = None
         logs.mkdir(parents=True, exist_ok=True)
 
@@ -136,6 +138,10 @@ class Launcher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self.closing.is_set()
 
     def start(self, starts: Iterable[Start]) -> list[Engine]:
         """Start all at once; returns before any is ready. RunError once closed."""
@@ -208,7 +214,7 @@ class Launcher:
 
     def close(self) -> None:
         """End everything. May be called twice."""
-        self.closed = True
+        self.closing.set()
         self.stop(list(self.engines))
         if self._reaper is not None:
             assert self._reaper.stdin is not None

@@ -256,6 +256,8 @@ class _Bench:
                 raise RunError(f"decode answered {answer.status_code}: {(await answer.aread())[:200]!r}")
             async for line in answer.aiter_lines():
                 chunk = protocol.read_chunk(line.encode())
+                if chunk is not None and chunk.error:
+                    raise RunError(f"decode did not finish its answer: {chunk.error}")
                 if chunk is not None and chunk.tokens:
                     times += [time.monotonic()] * chunk.tokens
         if len(times) < 2:
@@ -270,6 +272,8 @@ class _Bench:
         if answer.status_code != 200:
             raise RunError(f"{url} answered {answer.status_code}: {answer.text[:200]}")
         result: dict[str, Any] = answer.json()
+        if reason := protocol.cut_short(result):
+            raise RunError(f"{url} did not finish its answer: {reason}")
         return result
 
     def _id(self) -> str:

@@ -31,6 +31,8 @@ REMOTE_DECODE: dict[str, Any] = {
     "remote_host": None,
     "remote_port": None,
 }
+CUT = ("abort", "error")
+"""Finish reasons of what is no whole answer: an instance that is stopped, paused or put to sleep ends its requests so."""
 
 
 @dataclass(slots=True)
@@ -154,7 +156,10 @@ class Chunk:
 
 
 def read_chunk(line: bytes) -> Chunk | None:
-    """A `data:` line of a stream; None for what carries nothing. A chunk without ids counts as one token if it has text."""
+    """A `data:` line of a stream; None for what carries nothing. A chunk without ids counts as one token if it has text.
+
+    One that ends an answer the engine did not finish carries that as its `error`.
+    """
     if not line.startswith(b"data:"):
         return None
     data = line[5:].strip()
@@ -164,6 +169,8 @@ def read_chunk(line: bytes) -> Chunk | None:
     if event.get("error"):
         error = event["error"]
         return Chunk(error=str(error.get("message", error) if isinstance(error, dict) else error))
+    if reason := cut_short(event):
+        return Chunk(error=reason)
     counted = (event.get("usage") or {}).get("prompt_tokens")
     if counted is None and event.get("prompt_token_ids"):
         counted = len(event["prompt_token_ids"])
@@ -173,10 +180,21 @@ def read_chunk(line: bytes) -> Chunk | None:
         ids = choice.get("token_ids")
         tokens = len(ids) if ids is not None else int(bool(text))
         finish = choice.get("finish_reason")
-        return Chunk(
-            text, tokens, None if finish is None else "length" if finish == "length" else "stop", counted
-        )
+        return Chunk(text, tokens, None if finish is None else _finish(finish), counted)
     return Chunk(prompt_tokens=counted) if counted is not None else None
+
+
+def cut_short(answer: Mapping[str, Any]) -> str:
+    """Why a whole answer, or one event of a stream, is the end of what the engine did not finish; "" if it is not."""
+    for choice in answer.get("choices") or ():
+        if choice.get("finish_reason") in CUT:
+            return f"the engine ended it ({choice['finish_reason']})"
+    return ""
+
+
+def _finish(reason: str | None) -> FinishReason:
+    """In the API's words: vLLM also ends by `repetition` and `tool_calls`, which are ends of its own choice."""
+    return "length" if reason == "length" else "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +207,9 @@ class PrefillAnswer:
 
 def read_prefilled(answer: Mapping[str, Any]) -> PrefillAnswer:
     choice = answer["choices"][0]
-    finish: FinishReason = "stop" if choice.get("finish_reason") == "stop" else "length"
     return PrefillAnswer(
         (choice.get("message") or {}).get("content") or "",
-        finish,
+        _finish(choice.get("finish_reason")),
         (answer.get("usage") or {}).get("prompt_tokens"),
         answer.get("kv_transfer_params"),
     )

@@ -98,7 +98,7 @@ def main() -> None:
     for line in sys.stdin:
         if line.startswith("/"):
             path = Path(line.rstrip("\n"))
-            if path.parent == SHARED:
+            if path.parent == SHARED and not path.is_dir():  # embeddings' folder may lie there too
                 shared.add(path)
             else:
                 folders.append(path)

@@ -58,6 +58,9 @@ from has.models.rules import TokenRule
 log = logging.getLogger("has.engine.vllm")
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
+SWEEP_S = 30.0
+"""Between two looks for embeddings of requests that are over. An engine's step ends in much less."""
+
 
 @dataclass(slots=True)
 class _Held:
@@ -83,7 +86,7 @@ class EngineWorkers:
     encoder_budget  most tokens of one medium that encoders take (`max_num_batched_tokens`); larger are
                     refused by that name
     ec_dir          where embeddings pass as files, if that is on this machine: a request's are removed
-                    when it is over
+                    when it is over, within a minute where its client left before that
     """
 
     def __init__(
@@ -117,6 +120,8 @@ class EngineWorkers:
     def listen(self, handle: Callable[[Event], None]) -> None:
         self._handle = handle
         self._spawn(self.watch.keep(handle))
+        if self._ec_dir is not None:
+            self._spawn(self._sweep(self._ec_dir))
 
     def open(self, request: int, payload: Payload) -> None:
         self._held[request] = _Held(payload, self._names(request, 0, len(payload.media)))
@@ -138,8 +143,7 @@ class EngineWorkers:
 
     def retain(self, request: int) -> bool:
         held = self._held[request]
-        self._cancel(held)
-        self._remove(held)
+        self._leave(held)
         held.attempt += 1
         held.names = self._names(request, held.attempt, len(held.payload.media))
         held.encoded = held.kv = None
@@ -148,8 +152,7 @@ class EngineWorkers:
     def close(self, request: int) -> None:
         held = self._held.pop(request, None)
         if held is not None:
-            self._cancel(held)
-            self._remove(held)
+            self._leave(held)
 
     async def aclose(self) -> None:
         """End what runs, and the connections."""
@@ -355,14 +358,29 @@ class EngineWorkers:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the engine port failed", exc_info=error)
 
-    def _cancel(self, held: _Held) -> None:
-        current = asyncio.current_task()
-        for task in list(held.tasks):
-            if task is not current:
-                task.cancel()
+    def _leave(self, held: _Held) -> None:
+        """End what is asked for a request, and remove its embeddings.
 
-    def _remove(self, held: _Held) -> None:
-        if self._ec_dir is None or not held.payload.media:
+        A step that runs is not ended with its request. It may be about to write embeddings, or to read them before
+        the first token, and an engine whose files go away under it dies: then they are left to the sweep.
+        """
+        current = asyncio.current_task()
+        running = [task for task in held.tasks if task is not current]
+        for task in running:
+            task.cancel()
+        if self._ec_dir is None or not held.payload.media or (running and not held.sent):
             return
         for name in held.names:
             shutil.rmtree(self._ec_dir / name, ignore_errors=True)
+
+    async def _sweep(self, folder: Path) -> None:
+        """Remove what engines wrote for requests that had left, until cancelled: what is nobody's at two looks in a row."""
+        before: set[Path] = set()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            held = {held.id for held in self._held.values()}
+            found = folder.glob(f"has-{self._session}-*")
+            nobodys = {entry for entry in found if entry.name.rpartition("-")[0] not in held}
+            for entry in before & nobodys:  # large files take a while to go, and tokens wait for this loop
+                await asyncio.to_thread(shutil.rmtree, entry, ignore_errors=True)
+            before = nobodys
