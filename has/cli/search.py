@@ -131,7 +131,7 @@ def _write(plan: SearchPlan, outcome: Outcome) -> Path:
 
 
 def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
-    from has.report.answer import answer_lines, baseline_table, price_words
+    from has.report.answer import answer_lines, baseline_table, baselines_title, price_words
     from has.report.document import Document, Section
     from has.report.terminal import draw
 
@@ -151,7 +151,7 @@ def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
     next_line = f"next: has deploy {best}    why this one: has explain {best}{at}"
     prices = price_words((outcome.best.evidence or {}).get("cost") or {})
     files = [prices, *files] if prices else files
-    sections = [Section("Against the baselines, on the same GPUs", [table])] if table else []
+    sections = [Section(baselines_title(outcome.best), [table])] if table else []
     return draw(
         Document(
             "The answer", answer_lines(outcome.best), [*sections, Section("How", [how, *files, next_line])]

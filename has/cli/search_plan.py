@@ -78,6 +78,8 @@ class SearchPlan:
     trial_profile: Path | None = None
     trial_noise: float = 0.0
     baselines: tuple[Path, ...] = field(default=())
+    trials: int | None = None
+    """Asked for beside --resume: the run's manifest says so only once the search has begun."""
     engine: str = ""
     """Whose instances trials run on, where not on the bundled runtime's."""
 
@@ -95,6 +97,8 @@ class SearchPlan:
     def resume_line(self) -> str:
         """The command line that goes on with this search."""
         words = ["has", "search", "--resume", str(self.run)]
+        if self.trials is not None:
+            words += ["--trials", str(self.trials)]
         for path in self.baselines:
             words += ["--baseline", str(path)]
         if self.trial_profile is not None:
@@ -135,6 +139,7 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
         trial_profile=given.trial_profile,
         trial_noise=given.trial_noise or 0.0,
         baselines=tuple(given.baseline or ()),
+        trials=given.trials,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
@@ -32,6 +32,16 @@ POOLS: dict[str, tuple[str, ...]] = {
     "monolithic": ("all",),
 }
 """The pools of each topology, in the order figures and files list them."""
+LETTERS = {"encode": "E", "prefill": "P", "decode": "D", "prefill_decode": "PD", "all": "M"}
+
+
+def split_words(topology: str, gpus: Sequence[int], tp: Sequence[int]) -> str:
+    """GPUs of each pool as the field writes them, `2E2P4D`; with the GPUs of a worker where it has several,
+    `2E4P(2)2D`, for two splits that differ in nothing else are two."""
+    return "".join(
+        f"{n}{LETTERS[pool]}" + (f"({k})" if k > 1 else "")
+        for pool, n, k in zip(POOLS[topology], gpus, tp, strict=True)
+    )
 
 
 class Alloc(Noun):
@@ -216,13 +226,14 @@ class Deployment(Noun):
 
     @property
     def label(self) -> str:
-        """Short name as the field writes it: `2E2P4D B4 s0.5`, `2E6PD B4`, `8M`."""
-        if self.topology == "monolithic":
-            return f"{self.alloc['all']}M"
-        if self.topology == "e_pd":
-            return f"{self.alloc['encode']}E{self.alloc['prefill_decode']}PD B{self.encode_batch}"
-        split = "".join(f"{self.alloc[pool]}{pool[0].upper()}" for pool in POOLS["disaggregated"])
-        return f"{split} B{self.encode_batch} s{self.prefill_offload:g}"
+        """Short name: `2E2P4D B4 s0.5`, `2E6PD B4`, `8M`; `2E4P(2)2D B4 s0.5` where a worker has several GPUs."""
+        pools = POOLS[self.topology]
+        words = [split_words(self.topology, [self.alloc[p] for p in pools], [self.tp(p) for p in pools])]
+        if self.topology != "monolithic":
+            words.append(f"B{self.encode_batch}")
+        if self.topology == "disaggregated":
+            words.append(f"s{self.prefill_offload:g}")
+        return " ".join(words)
 
     def digest(self) -> str:
         """Identity of the configuration: a hash of all fields but the evidence."""

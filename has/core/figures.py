@@ -31,8 +31,7 @@ def met(records: Records, slo: Slo) -> Bools:
     TPOT = (last token - first token)/(L-1); a request of one token needs only TTFT.
     """
     requests = records.requests
-    ttft_s = np.where(np.isnan(requests.ttft_slo_s), slo.ttft_s, requests.ttft_slo_s)
-    tpot_s = np.where(np.isnan(requests.tpot_slo_s), slo.tpot_s, requests.tpot_slo_s)
+    ttft_s, tpot_s = requests.bounds_s(slo)
     # A bound in decimal milliseconds is a whole number of ns (or nearly so): rounding makes <= exact.
     in_time = records.first_token_ns - requests.arrival_ns <= np.rint(ttft_s * 1e9)
     gaps = requests.output_tokens - 1

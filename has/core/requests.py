@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from has.core.slo import Slo
 from has.core.stage import MODALITIES
 
 Ints = NDArray[np.int64]
@@ -67,6 +68,12 @@ class Requests:
     def mean_rate(self) -> float | None:
         """(N-1)/span, or None where it has no meaning."""
         return (len(self) - 1) / self.span_s if len(self) > 1 and self.span_s > 0 else None
+
+    def bounds_s(self, slo: Slo) -> tuple[Floats, Floats]:
+        """The TTFT and the TPOT bound of each request, float64[N] in seconds: its own goes before that of `slo`."""
+        ttft_s = np.where(np.isnan(self.ttft_slo_s), slo.ttft_s, self.ttft_slo_s)
+        tpot_s = np.where(np.isnan(self.tpot_slo_s), slo.tpot_s, self.tpot_slo_s)
+        return ttft_s, tpot_s
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Self:

@@ -111,21 +111,28 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
     if not gains:
         return ""
     least, key = min(gains)
-    words = BASELINE_WORDS.get(key, key)
-    said = evidence["baselines"][key].get("objective_source", "measured")
+    words, strongest = BASELINE_WORDS.get(key, key), evidence["baselines"][key]
+    said = strongest.get("objective_source", "measured")
     tried = tried_words(evidence)
     verb = "is predicted" if said == "predicted" else tried
+    where = on_others(strongest, objective) or "on the same GPUs"
     if least < -NO_GAIN:
-        better = gain(evidence["baselines"][key].get("objective"), value, name)
+        better = gain(strongest.get("objective"), value, name)
         by = "better" if better is None else f"{percent(better)} better"
         return (
-            f"the baseline {words}, on the same GPUs, {verb} {by}: "
+            f"the baseline {words}, {where}, {verb} {by}: "
             "the trials do not tell them apart, or it should be used"
         )
     if least < NO_GAIN:
-        return f"as good as the strongest baseline, {words}, on the same GPUs"
+        return f"as good as the strongest baseline, {words}, {where}"
     doubt = f", which is predicted, not {tried}" if said == "predicted" else ""
-    return f"{signed(least)} over the strongest baseline, {words}{doubt}, on the same GPUs"
+    return f"{signed(least)} over the strongest baseline, {words}{doubt}, {where}"
+
+
+def on_others(baseline: Mapping[str, Any], objective: Mapping[str, Any]) -> str:
+    """How many GPUs a baseline has where that is not what was searched for: a user's own may. Empty elsewhere."""
+    has, asked = baseline.get("gpus"), objective.get("gpus")
+    return "" if has is None or asked is None or has == asked else f"on {plural(has, 'GPU')}, not {asked}"
 
 
 def each_gain_words(evidence: Mapping[str, Any]) -> str:
@@ -146,8 +153,15 @@ def each_gain_words(evidence: Mapping[str, Any]) -> str:
     return "Gain on equal GPUs: " + "; ".join(told) if told else ""
 
 
+def baselines_title(best: Deployment) -> str:
+    evidence = best.evidence or {}
+    objective, baselines = evidence.get("objective") or {}, evidence.get("baselines") or {}
+    alike = not any(on_others(baseline, objective) for baseline in baselines.values())
+    return "Against the baselines" + (", on the same GPUs" if alike else "")
+
+
 def baseline_table(best: Deployment) -> Table | None:
-    """The best and every baseline, on equal GPUs."""
+    """The best and every baseline; on equal GPUs, unless its note says otherwise."""
     evidence = best.evidence or {}
     baselines = evidence.get("baselines") or {}
     if not baselines:
@@ -178,7 +192,9 @@ def baseline_table(best: Deployment) -> Table | None:
                 baseline.get("rate"),
                 percent(baseline.get("attainment")),
                 baseline.get("ttft_p99_ms"),
-                _note(baseline, tried_words(evidence)),
+                "; ".join(
+                    filter(None, (on_others(baseline, objective), _note(baseline, tried_words(evidence))))
+                ),
             )
         )
     unit = str(objective.get("unit", ""))

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from has.core.deployment import POOLS
+from has.core.deployment import split_words
 from has.core.requests import Requests
 from has.core.space import SearchSpace
 from has.search.coarse import DIVISIONS, is_large
@@ -94,10 +94,10 @@ def landscape(
     order = np.argsort(-best, kind="stable")
     return Landscape(
         rate,
-        tuple(_words(shown[i]) for i in order),
+        tuple(split_words(*shown[i]) for i in order),
         shares,
         {batch: table[order] for batch, table in values.items()},
-        _words(chosen) if chosen in shown else "",
+        split_words(*chosen) if chosen in shown else "",
     )
 
 
@@ -110,12 +110,3 @@ def _points(space: SearchSpace, gpus: int, known: Sequence[Candidate]) -> dict[C
     splits = {c.allocation: None for c in known if c.topology == "disaggregated" and c.total == gpus}
     more = chain.from_iterable(of_allocation(own, split) for split in splits if step > 1)
     return dict.fromkeys(chain(lattice(own, gpus, step), more))
-
-
-def _words(split: Allocation) -> str:
-    """`4E3P1D`, with the GPUs of a worker where it has several: `2E4P(2)2D`."""
-    topology, gpus, tp = split
-    return "".join(
-        f"{n}{pool[0].upper()}" + (f"({k})" if k > 1 else "")
-        for n, k, pool in zip(gpus, tp, POOLS[topology], strict=True)
-    )

@@ -13,6 +13,7 @@ from has.report import figures, pictures
 from has.report.answer import (
     answer_lines,
     baseline_table,
+    baselines_title,
     best_gain_words,
     each_gain_words,
     price_words,
@@ -81,7 +82,7 @@ def _plots(title: str, parts: Sequence[Part] | None) -> Section | None:
 
 def _baselines(run: Run) -> Section | None:
     table = None if run.best is None else baseline_table(run.best)
-    return None if table is None else Section("Against the baselines, on the same GPUs", [table])
+    return None if run.best is None or table is None else Section(baselines_title(run.best), [table])
 
 
 def _configuration(run: Run) -> Section | None:

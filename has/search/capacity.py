@@ -26,13 +26,15 @@ is r = (C_P + K) / (1 + K·(1 - v)/C_E).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
-from has.core.requests import Requests
+from has.core.deployment import Deployment
+from has.core.requests import Floats, Requests
 from has.core.slo import Slo
 from has.core.stage import Beside, Stage
 from has.latency.lookup import REACH, Grid, LatencyModel
@@ -90,6 +92,34 @@ class Limits:
     preprocess_workers: int | None = None
     local_prefill: int | None = None
     """Encode GPUs that one local prefill spans; None: as many as a remote one."""
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> Limits:
+        """Those that the deployment itself sets."""
+        return cls(
+            max_num_seqs=deployment.max_num_seqs,
+            prefill_tokens=deployment.prefill_token_budget,
+            max_prefill_requests=deployment.max_prefill_requests,
+            preprocess_workers=deployment.preprocess_workers,
+            local_prefill=deployment.local_prefill_span,
+        )
+
+
+def loosest(requests: Requests, slo: Slo) -> Slo:
+    """The bounds of whichever request has most time: nobody is bound by more than that."""
+    return _extreme(requests, slo, np.max)
+
+
+def strictest(requests: Requests, slo: Slo) -> Slo:
+    """The bounds of whichever request has least time: what holds under them holds for all."""
+    return _extreme(requests, slo, np.min)
+
+
+def _extreme(requests: Requests, slo: Slo, pick: Callable[[Floats], Any]) -> Slo:
+    if len(requests) == 0 or np.isnan(requests.ttft_slo_s).all():
+        return slo
+    ttft_s, tpot_s = requests.bounds_s(slo)
+    return slo.model_copy(update={"ttft_ms": float(pick(ttft_s)) * 1e3, "tpot_ms": float(pick(tpot_s)) * 1e3})
 
 
 class CapacityModel:

@@ -47,14 +47,15 @@ def score_own(loop: Loop, asked: Asked) -> dict[str, tuple[Deployment, Trial]]:
     """The user's deployments, as they are, under this search's SLO and requests."""
     journal = Journal(asked.folder.file("baselines.jsonl"))
     scored: dict[str, tuple[Deployment, Trial]] = {}
-    for number, (name, deployment) in enumerate(asked.own_baselines.items()):
-        trial = journal.get(number)
+    for name, deployment in asked.own_baselines.items():
+        kind, seed = f"baseline:{name}", loop.problem.seed
+        trial = journal.find(deployment, kind=kind, seed=seed)
         if trial is None:
-            kind = f"baseline:{name}"
+            number = len(journal)
             asked.callbacks.trial_started(number, deployment.label, kind, loop.trials.offered, float("nan"))
             upper = loop.uncalibrated.limit_of(deployment)
             run = partial(loop.trials.run, deployment, upper)
-            trial, measured = record(number, kind, deployment, loop.problem.seed, run)
+            trial, measured = record(number, kind, deployment, seed, run)
             value = None if measured.score is None else loop.deployment_value(deployment, measured, upper)
             trial = replace(trial, objective=value)
             journal.append(trial)
@@ -72,6 +73,8 @@ def conclude(
     workload: Workload,
 ) -> Outcome:
     tell, problem, question = asked.callbacks, loop.problem, asked.question
+    if question["trials"] is not None:  # a run that goes on may hold more than it was asked for
+        question = question | {"trials": loop.budget}
     contenders = finalists(loop, frozenset(everything), CONTENDERS)
     if not contenders:
         reasons = sorted({t.reason or "ended early" for t in loop.finished.values()})
@@ -160,7 +163,6 @@ def _scored_baselines(
 ) -> dict[str, Baseline]:
     """Those that were trials already, and the rest run now, outside the budget."""
     journal = Journal(asked.folder.file("baselines.jsonl"))
-    number = len(asked.own_baselines)
     scored: dict[str, Baseline] = {}
     for name, candidate in baselines.items():
         if candidate is None:
@@ -168,11 +170,11 @@ def _scored_baselines(
             continue
         deployment = loop.problem.deployment(candidate)
         if candidate not in loop.finished:
-            known = journal.get(number)
+            kind = f"baseline:{name}"
+            known = journal.find(deployment, kind=kind, seed=loop.problem.seed)
             if known is None:
-                known = _extra(loop, number, f"baseline:{name}", candidate, deployment)
+                known = _extra(loop, len(journal), kind, candidate, deployment)
                 journal.append(known)
-            number += 1
             loop.finished[candidate] = known
         trial = loop.finished[candidate]
         measured = objective_of(loop, candidate) if trial.state == TrialState.COMPLETE else None

@@ -14,7 +14,7 @@ from has.search.loop import Loop
 from has.search.objective import Point, Score, tied
 from has.search.outcome import RunnerUp
 from has.search.problem import stretched
-from has.search.space import Candidate, candidate_of
+from has.search.space import Candidate
 from has.search.trials import Measured, Trials, plain, record
 
 CLEARLY = 1.02
@@ -102,14 +102,13 @@ def confirm(
     `draw` gives, for a seed and the rate they will be offered at, requests at the problem's base rate.
     """
     rate = confirmation_rate(loop, *ranking[0])
-    runs: dict[Candidate, list[Trial]] = {}
-    number = 0
-    for candidate, _ in ranking:
-        for condition in LIVE if live else SIMULATED:
-            runs.setdefault(candidate, []).append(
-                _once(loop, candidate, journal, number, condition, rate * condition.load, draw)
-            )
-            number += 1
+    runs = {
+        candidate: [
+            _once(loop, candidate, journal, condition, rate * condition.load, draw)
+            for condition in (LIVE if live else SIMULATED)
+        ]
+        for candidate, _ in ranking
+    }
     first = ranking[0][0]
     leader = first
     if loop.problem.objective.name != "cost":
@@ -146,21 +145,26 @@ def _once(
     loop: Loop,
     candidate: Candidate,
     journal: Journal,
-    number: int,
     condition: Condition,
     rate: float,
     draw: Callable[[int, float], Requests],
 ) -> Trial:
-    known = journal.get(number)
-    if known is not None and candidate_of(known.deployment) == candidate:
-        return known
     deployment = loop.problem.deployment(candidate)
     seed = loop.problem.seed + condition.seed_offset
-    requests = stretched(draw(seed, rate), loop.problem.base_rate / rate)
     kind = f"confirm: {condition.load:g} of the rate, other arrivals"
+    known = journal.find(deployment, kind=kind, seed=seed, rate=rate)
+    if known is not None:
+        return known
+    requests = stretched(draw(seed, rate), loop.problem.base_rate / rate)
+    number = len(journal)
     loop.callbacks.trial_started(number, deployment.label, kind, rate, float("nan"))
     trial, _ = record(
-        number, kind, deployment, seed, lambda: _measure(loop.trials, candidate, rate, requests, loop)
+        number,
+        kind,
+        deployment,
+        seed,
+        lambda: _measure(loop.trials, candidate, rate, requests, loop),
+        rate=rate,
     )
     journal.append(trial)
     loop.callbacks.trial_finished(trial, float("nan"), loop.best_trial, replayed=False)

@@ -44,6 +44,7 @@ def evidence(
             "value": choice.value,
             "unit": objective.unit,
             "rates": list(objective.rates),
+            "gpus": loop.problem.gpus,
             "posterior": _posterior(loop, choice.candidate),
         },
         **binding(loop, choice.candidate),
@@ -213,6 +214,7 @@ def _baseline(baseline: Baseline) -> dict[str, Any]:
     figures = baseline.figures or {}
     said = {
         "deployment": None if baseline.deployment is None else baseline.deployment.label,
+        "gpus": None if baseline.deployment is None else baseline.deployment.gpus,
         "objective": baseline.objective,
         "objective_source": baseline.objective_source,
         "rate": baseline.rate,

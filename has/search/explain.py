@@ -19,9 +19,10 @@ from has.latency.lookup import LatencyModel
 from has.latency.memory import kv_capacity, memory_verdict
 from has.policy.microbatch import gap_coefficient
 from has.policy.partition import SmPartitioner, encode_shares
-from has.search.capacity import CapacityModel, Demand, Limits
+from has.search.capacity import CapacityModel, Demand, Limits, loosest
 from has.search.floors import floors
 from has.search.pools import latency_of
+from has.search.problem import shares_of
 from has.search.space import candidate_of
 from has.search.steps import steps
 from has.search.traffic import lasting
@@ -73,13 +74,14 @@ def explain(
     deployment = deployment.model_copy(update={"slo": bounds, "rate": in_force})
     if trace:  # read once for all steps, and no more of a very long one than a search judges by
         drawn = lasting(drawn)
+        in_force = rate or drawn.mean_rate or in_force  # its own times, whatever rate the deployment is for
         estimate = deployment.rate_estimate or "online"
         deployment = deployment.model_copy(update={"rate_estimate": estimate})
     pools = dict(pool_profiles or {})
     latency = latency_of(profile, pools)
     table = _table(deployment, pools.get("encode", profile))
     ask = _Asker(latency, drawn if trace else workload, bounds, seed, None if trace else requests, in_force)
-    own = ask.figures(deployment, in_force)
+    own = ask.figures(deployment, 1.0)
     capacities = _capacities(deployment, latency, table, drawn, bounds, in_force)
     rows = [ask.step(what, changed, load, own) for what, changed, load in steps(deployment)]
     for row, (_, changed, _) in zip(rows, steps(deployment), strict=True):
@@ -119,7 +121,11 @@ class _Asker:
         self.latency, self.workload, self.slo = latency, workload, slo
         self.seed, self.rate, self.requests = seed, rate, requests
 
-    def figures(self, deployment: Deployment, rate: float | None) -> dict[str, Any]:
+    def figures(self, deployment: Deployment, load: float) -> dict[str, Any]:
+        """At `load` times the rate in force; requests that are replayed keep their times at 1."""
+        rate = None if self.rate is None else self.rate * load
+        if load == 1.0 and isinstance(self.workload, Requests):
+            rate = None
         return simulate(
             deployment,
             self.latency,
@@ -134,7 +140,7 @@ class _Asker:
         """A row of the sensitivity table; `reason` in place of figures where the step cannot be simulated."""
         row: dict[str, Any] = {"change": what, "deployment": changed.label, "load": load}
         try:
-            figures = self.figures(changed, None if self.rate is None else self.rate * load)
+            figures = self.figures(changed, load)
         except HasError as error:
             return row | {"reason": str(error).splitlines()[0]}
         goodput, before = figures["goodput_rps"] or 0.0, own["goodput_rps"] or 0.0
@@ -191,18 +197,8 @@ def _capacities(
     slo: Slo,
     rate: float | None,
 ) -> dict[str, Any]:
-    bound = deployment.encode_batch or 1
-    shares = None
-    if table is not None and not table.streams:
-        shares = np.array([table.encode_share(b) for b in range(bound + 1)])
-    limits = Limits(
-        max_num_seqs=deployment.max_num_seqs,
-        prefill_tokens=deployment.prefill_token_budget,
-        max_prefill_requests=deployment.max_prefill_requests,
-        preprocess_workers=deployment.preprocess_workers,
-        local_prefill=deployment.local_prefill_span,
-    )
-    model = CapacityModel(latency, Demand.of(drawn), slo, limits, shares)
+    shares = None if table is None else shares_of(table, deployment.encode_batch or 1)
+    model = CapacityModel(latency, Demand.of(drawn), loosest(drawn, slo), Limits.of(deployment), shares)
     pool = POOLS[deployment.topology][-1]
     found = model.of(candidate_of(deployment), kv_capacity(deployment, latency.on(pool).metadata, pool))
     finite = {name: value for name, value in found.stages.items() if np.isfinite(value)}

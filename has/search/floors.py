@@ -3,6 +3,8 @@
 TTFT   preprocess + encode + transfer of embeddings + prefill, of one request without any queue;
        of all requests the one at the attainment quantile, by the quickest way there is
 TPOT   one decode step of a single sequence at the mean prompt
+
+Where requests have bounds of their own, the quantile is that of the time over the request's own bound.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ def floors(
         latency.on(decoding[topology]).grid(Stage.DECODE).seconds(100.0, 1.0, context) for topology in chosen
     )
     step = step if several.any() else 0.0
-    return ttft, Floor("TPOT", step, slo.tpot_s, {"one decode step": step}, 0)
+    pace_s = requests.bounds_s(slo)[1][several]
+    allowed = float(pace_s[_at(-pace_s, slo.attainment)]) if several.any() else slo.tpot_s
+    return ttft, Floor("TPOT", step, allowed, {"one decode step": step}, 0)
 
 
 def _ttft(latency: LatencyModel, requests: Requests, slo: Slo, encoding: str, prefilling: str) -> Floor:
@@ -87,10 +91,16 @@ def _ttft(latency: LatencyModel, requests: Requests, slo: Slo, encoding: str, pr
     parts = {name: np.where(requests.is_media, seconds, 0.0) for name, seconds in parts.items()}
     parts["prefill"] = _seconds(latency.on(prefilling), Stage.PREFILL, total)
     whole = np.sum(list(parts.values()), axis=0)
-    at = np.argsort(whole, kind="stable")[max(0, math.ceil(slo.attainment * len(whole)) - 1)]
+    allowed = requests.bounds_s(slo)[0]
+    at = _at(whole / allowed, slo.attainment)
     names = {"prefill": f"prefill of {total[at]} tokens"}
     told = {names.get(name, name): float(seconds[at]) for name, seconds in parts.items()}
-    return Floor("TTFT", float(whole[at]), slo.ttft_s, told, int(total[at]))
+    return Floor("TTFT", float(whole[at]), float(allowed[at]), told, int(total[at]))
+
+
+def _at(values: Floats, share: float) -> int:
+    """Index of the value that this share of all is at or below."""
+    return int(np.argsort(values, kind="stable")[max(0, math.ceil(share * len(values)) - 1)])
 
 
 def _seconds(latency: LatencyModel, stage: Stage, tokens: np.ndarray) -> Floats:

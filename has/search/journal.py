@@ -14,6 +14,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from has.files.atomic import clear_temporaries, write_atomic
 from has.files.jsonl import append_line, read_lines
 from has.files.names import did_you_mean
 from has.files.profile import load_profile, save_profile
-from has.files.reading import alike
+from has.files.reading import alike, existing
 from has.files.space import load_space, save_space
 from has.files.validate import validate
 from has.files.workload import load_workload, save_workload
@@ -45,6 +46,15 @@ def digest(value: Any) -> str:
     if isinstance(value, Noun):
         value = value.model_dump(mode="json", exclude_none=True)
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def file_digest(path: str) -> str:
+    """The like of a file's bytes. InputError where it cannot be read."""
+    try:
+        with existing(path).open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
 
 
 def trial_to_line(trial: Trial) -> dict[str, Any]:
@@ -112,6 +122,23 @@ class Journal:
         """Trial `number`, if it was finished before."""
         return self._trials[number] if number < len(self._trials) else None
 
+    def find(
+        self, deployment: Deployment, *, kind: str, seed: int, rate: float | None = None
+    ) -> Trial | None:
+        """The run of this configuration, kind and seed at the `rate` asked for (None: any), if it was finished before.
+
+        For runs outside the budget: which of them there are, and in what order, changes with the trials
+        that a resumed search adds.
+        """
+        sought = deployment.digest()
+        for trial in self._trials:
+            if (trial.kind, trial.seed) != (kind, seed) or trial.deployment.digest() != sought:
+                continue
+            # A rate comes from the posterior, whose last digit depends on how many cores computed it.
+            if rate is None or (trial.rate is not None and math.isclose(trial.rate, rate)):
+                return trial
+        return None
+
     def append(self, trial: Trial) -> None:
         """Keep a finished trial; on return it is on disk."""
         if self.path is not None:
@@ -137,12 +164,17 @@ class Inputs:
     pool_profiles: Mapping[str, Profile] = field(default_factory=dict)
 
     @property
-    def digests(self) -> dict[str, str]:
-        """By the names of the files that keep them, without their endings."""
+    def digests(self) -> dict[str, Any]:
+        """By the names of the files that keep them, without their endings; `traces`, of which no copy is kept, by
+        their paths. InputError where a trace cannot be read."""
         named = {"profile": self.profile, "workload": self.workloads[0], "space": self.space}
         named |= {f"profile-{pool}": profile for pool, profile in self.pool_profiles.items()}
         named |= {f"workload-{n}": workload for n, workload in enumerate(self.workloads[1:], 2)}
-        return {name: digest(value) for name, value in named.items()}
+        found: dict[str, Any] = {name: digest(value) for name, value in named.items()}
+        traces = sorted({w.arrivals.file for w in self.workloads if w.arrivals.file is not None})
+        if traces:
+            found["traces"] = {path: file_digest(path) for path in traces}
+        return found
 
     def save(self, folder: Path) -> None:
         save_profile(self.profile, folder / "profile.parquet")
@@ -170,20 +202,20 @@ class RunFolder:
         *,
         resume: bool,
     ) -> None:
-        """Make the folder, or on `resume` hold its manifest against this one's inputs.
+        """Make the folder, or on `resume` hold its manifest against this one's inputs, and take over what may change.
 
         InputError if a new run would overwrite an old one, a resumed one asks something else, or
         another search is at work in the folder.
         """
         if self.path is None:
             return
-        existing = self.path / MANIFEST
-        if resume and not existing.exists():
+        path = self.path / MANIFEST
+        if resume and not path.exists():
             raise InputError("no run is there", where="argument", field="resume", value=str(self.path))
         self.path.mkdir(parents=True, exist_ok=True)
         self._take("resume" if resume else "run")
         clear_temporaries(self.path)
-        if existing.exists():
+        if path.exists():
             if not resume:
                 raise InputError(
                     "a run is already there",
@@ -192,14 +224,19 @@ class RunFolder:
                     value=str(self.path),
                     mend=f"choose another folder, or go on with it: --resume {self.path}",
                 )
-            _same_question(read_manifest(self.path), manifest, str(existing))
+            old = read_manifest(self.path)
+            _same_question(old, manifest, str(path))
+            # What is asked now is what a search that goes on from here is asked.
+            now = {**old["question"], **{key: manifest["question"][key] for key in MAY_CHANGE}}
+            if now != old["question"]:
+                _write_manifest(path, {**old, "question": now})
             # Optuna's own lock on its log would outlive a kill; nobody else can hold it now.
             for stale in self.path.glob("optuna.log.lock*"):
                 stale.unlink(missing_ok=True)
             return
         inputs.save(self.path)
         # Last, so that a folder with a manifest has everything a resumed run reads.
-        write_atomic(existing, json.dumps(manifest, indent=1, default=str) + "\n")
+        _write_manifest(path, manifest)
 
     def close(self) -> None:
         """Let others in. May be called twice."""
@@ -253,6 +290,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(manifest, indent=1, default=str) + "\n")
+
+
 def read_pool_profiles(folder: Path) -> dict[str, Profile]:
     """The copies a run keeps of profiles of pools with other GPUs, by pool."""
     paths = {pool: folder / f"profile-{pool}.parquet" for pool in POOL_NAMES}
@@ -279,6 +320,8 @@ def read_inputs(folder: Path) -> tuple[Profile, Workload, SearchSpace]:
 
 MAY_CHANGE = ("trials",)
 """Parts of the question a resumed run may answer differently: more trials is the point of resuming."""
+_ELSE = {"traces": "a trace is not what it was when the run in this folder began"}
+"""What is said of a part that differs, where not that the run was asked something else."""
 
 
 def _same_question(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
@@ -287,7 +330,7 @@ def _same_question(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -
         for key in now:
             if key not in MAY_CHANGE and before.get(key) != now[key]:
                 raise InputError(
-                    "the run in this folder was asked something else",
+                    _ELSE.get(key, "the run in this folder was asked something else"),
                     where=where,
                     field=f"{part}.{key}",
                     value=now[key],

@@ -32,6 +32,8 @@ AUDIT_FROM = 8
 """The least budget of which one trial goes to a candidate that was cut."""
 BOUND_NOISE = 3.0
 """How much less a bound weighs than a finished trial."""
+CARRIES_NOTHING = 0.02
+"""A largest rate below this share of the offered one is none: a scan gives up there too."""
 STOPPED_AT = 0.9
 """Share of the incumbent that a trial which could not reach it is taken to have."""
 
@@ -104,14 +106,24 @@ class Loop:
         self._number = 0
 
     def optimise(self) -> None:
-        """Baselines, then proposals, then the audit; a refuted cut is taken back and proposals go on."""
+        """Baselines, then proposals, then the audit; a refuted cut is taken back and proposals go on.
+
+        Whatever the journal holds is learned from, also where another budget made proposals go on for longer.
+        """
         for name, candidate in self.baselines.items():
             if candidate not in self.finished:
                 self.measure(candidate, f"baseline:{name}")
         self._propose_and_learn(reserved=1 if self._audits else 0)
+        self._replay(until="audit")
         if self._audits and self._audit_refutes():
             self.stop = StopRule()
             self._propose_and_learn(reserved=0)
+        self._replay()
+
+    def _replay(self, until: str | None = None) -> None:
+        """Take the next trials from the journal, up to one of the kind `until`."""
+        while (known := self.journal.get(self._number)) is not None and known.kind != until:
+            self.measure(candidate_of(known.deployment), known.kind)
 
     def _propose_and_learn(self, reserved: int) -> None:
         while self.trials_left > reserved:
@@ -367,7 +379,12 @@ class Loop:
         return None if best is None else best[1]
 
     def feasible(self, candidate: Candidate) -> bool:
-        return any(entry.candidate == candidate and entry.feasible for entry in self._history)
+        """Whether it met the SLO when it was tried; where its largest rate is believed and not measured, whether it
+        still is by what all trials have shown since."""
+        met = any(entry.candidate == candidate and entry.feasible for entry in self._history)
+        if not met or self.trials.offered is None:
+            return met
+        return float(self.posterior([candidate]).mean[0]) > CARRIES_NOTHING * self.trials.offered
 
     def value(self, candidate: Candidate) -> float | None:
         """Measured value of a tried candidate, as samplers saw it."""

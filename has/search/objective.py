@@ -181,9 +181,11 @@ def nearby_rate(
     At most `most`, where a scan from above would begin: a short run carries for a while what would
     choke a longer one. Walks up or down to where the target is crossed, halves, then interpolates
     linearly, so that the answer moves smoothly with the latencies. 0 where nothing down to a third of
-    the guess meets it.
+    the guess meets it, or `most` is 0.
     """
     rate = min(guess, most)
+    if rate <= 0:  # trials have shown that nothing can be carried
+        return 0.0
     point = run(rate)
     if point.attainment >= target:
         while point.attainment >= target and rate < min(2 * guess, most):

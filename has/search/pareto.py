@@ -109,11 +109,12 @@ def pareto(
         if told and (not max_rate or candidate in held):
             add_measured(loop.problem.deployment(candidate), trial.figures or {}, held.get(candidate, 0.0))
     for baseline in baselines:
-        if (
-            baseline.deployment is not None
-            and baseline.figures is not None
-            and baseline.objective is not None
-        ):
+        if baseline.deployment is None or baseline.objective is None:
+            continue
+        if baseline.objective_source == "predicted":  # its trial was cut short, and so are that one's figures
+            if loop.problem.objective.unit == "req/s":
+                add(baseline.deployment, baseline.objective, None, None, "predicted")
+        elif baseline.figures is not None:
             add_measured(baseline.deployment, baseline.figures, baseline.objective)
     smaller = [(loop.problem.deployment(c), score) for c, score in _smaller(loop, space)]
     if max_rate:

@@ -9,13 +9,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from has.core.deployment import Deployment
+from has.core.deployment import POOLS, Deployment
 from has.core.figures import figures
 from has.core.records import Records
 from has.core.requests import Floats, Ints, Requests
 from has.core.stage import Beside, Stage
 from has.errors import InputError
 from has.latency.lookup import Grid, LatencyModel
+from has.latency.memory import kv_capacity
 from has.search.factors import FACTORS, Curve
 from has.search.objective import ABOVE, GRID, REFINED, Point, Score, nearby_rate
 from has.search.problem import WARM_UP, Problem, warmup_s
@@ -49,6 +50,7 @@ class Predictor:
         self.fault: InputError | None = None
         self._simulator = Simulator(self.latency)
         self._prepared: dict[int, tuple[Requests, Prepared, Bounds]] = {}
+        self._limits: dict[str, float] = {}
         self.capacity = problem.capacity_model(latency=self.latency, slack=GENEROUS)
 
     def twin(self) -> Self:
@@ -62,12 +64,20 @@ class Predictor:
 
     def limit(self, candidate: Candidate) -> float:
         """R of the candidate; where the profile bounds nothing, ten times the rate in force."""
-        r = self.capacity.of(candidate, self.problem.kv_tokens(candidate)).limit
-        return r if math.isfinite(r) else 10 * self.problem.base_rate
+        return self._or_much(self.capacity.of(candidate, self.problem.kv_tokens(candidate)).limit)
 
     def limit_of(self, deployment: Deployment) -> float:
-        """The same for any deployment."""
-        return self.limit(candidate_of(deployment))
+        """The same for any deployment, by its own limits, memory share and SM table."""
+        key = deployment.digest()
+        if key not in self._limits:
+            capacity = self.problem.capacity_model(latency=self.latency, slack=GENEROUS, of=deployment)
+            pool = POOLS[deployment.topology][-1]
+            kv_tokens = kv_capacity(deployment, self.latency.on(pool).metadata, pool)
+            self._limits[key] = self._or_much(capacity.of(candidate_of(deployment), kv_tokens).limit)
+        return self._limits[key]
+
+    def _or_much(self, limit: float) -> float:
+        return limit if math.isfinite(limit) else 10 * self.problem.base_rate
 
     def warnings(self, requests: Requests) -> list[str]:
         """Look-ups beyond the profile that these requests alone need. InputError where it does not reach."""

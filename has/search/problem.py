@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from has.errors import InputError
 from has.latency.lookup import REACH, LatencyModel
 from has.latency.memory import kv_capacity
 from has.policy.partition import SmPartitioner
-from has.search.capacity import CapacityModel, Demand, Limits
+from has.search.capacity import CapacityModel, Demand, Limits, loosest, strictest
 from has.search.objective import Objective
 from has.search.pools import POOL_NAMES, hardware, latency_of
 from has.search.space import Candidate
@@ -115,13 +115,19 @@ class Problem:
             drawn = draw_requests(workload, rate=self.base_rate, requests=count, seed=seed, model=model)
         return with_slo(drawn, workload.slo)
 
+    @property
+    def _judged(self) -> list[tuple[Requests, Slo]]:
+        """The requests of each workload, with the SLO that holds for it."""
+        bounds = [self.slo, *(workload.slo or self.slo for workload in self.further)]
+        return list(zip((self.requests, *self.beside(self.requests)), bounds, strict=True))
+
     def of_workload(self, name: str | None, requests: Requests) -> Requests:
         """`requests`, or as many of the further workload whose run spoke for all."""
         names = [workload.name for workload in self.further]
         return self.beside(requests)[names.index(name)] if name in names else requests
 
     @cached_property
-    def sm_rows(self) -> tuple[SmRow, ...] | str | None:
+    def sm_rows(self) -> tuple[SmRow, ...] | Literal["streams"] | None:
         """The table of the largest B; x* never falls with b, so a smaller B's table is its beginning."""
         given = self.settings.get("sm_table")
         if given is not None:
@@ -135,10 +141,7 @@ class Problem:
     @cached_property
     def encode_shares(self) -> Floats | None:
         """Encode's SM share by batch size, float[B+1]; None for streams."""
-        if self.sm_rows is None or isinstance(self.sm_rows, str):
-            return None
-        partitioner = SmPartitioner(self.sm_rows)
-        return np.array([partitioner.encode_share(b) for b in range(max(self.batches) + 1)])
+        return None if self.sm_rows is None else shares_of(SmPartitioner(self.sm_rows), max(self.batches))
 
     def deployment(self, candidate: Candidate) -> Deployment:
         """The candidate with everything a runtime needs: SM table, waiting budget, SLO."""
@@ -163,16 +166,15 @@ class Problem:
         return tuple(row for row in self.sm_rows if row.batch <= bound) or self.sm_rows[:1]
 
     def max_wait_ms(self, candidate: Candidate) -> float:
-        """Half of what the TTFT bound leaves after the predicted p90 of all services of a media request,
-        of whichever workload leaves less."""
+        """Half of what its TTFT bound leaves a media request after all predicted services, at the tenth that has
+        least, of whichever workload leaves less."""
         disaggregated = candidate.topology == "disaggregated"
         local = disaggregated and candidate.share < 1
         remote = not disaggregated or candidate.share > 0
         key = (candidate.encode_batch, local, remote, candidate.topology)
         if key not in self._waits:
             left = []
-            bounds = [self.slo, *(workload.slo or self.slo for workload in self.further)]
-            for requests, slo in zip((self.requests, *self.beside(self.requests)), bounds, strict=True):
+            for requests, slo in self._judged:
                 services = self.services(
                     candidate.encode_batch,
                     local=local,
@@ -180,7 +182,8 @@ class Problem:
                     pool=PREFILL_POOL[candidate.topology],
                     requests=requests,
                 )[requests.is_media]
-                left.append(slo.ttft_s - (float(np.quantile(services, 0.9)) if len(services) else 0.0))
+                spare = requests.bounds_s(slo)[0][requests.is_media] - services
+                left.append(float(np.quantile(spare, 0.1)) if len(spare) else slo.ttft_s)
             self._waits[key] = round(max(0.0, WAITING_SHARE * min(left)) * 1e3, 3)
         return self._waits[key]
 
@@ -246,28 +249,38 @@ class Problem:
         optimism: float = 0.0,
         queued: bool = False,
         latency: LatencyModel | None = None,
+        of: Deployment | None = None,
     ) -> CapacityModel:
-        """Bounds under the profile's latencies, or others; of several workloads, what holds for the worst."""
+        """Bounds under the profile's latencies, or others; of several workloads, what holds for the worst.
+
+        `queued`: for what is promised, so that the strictest of the requests' own bounds counts, else the loosest.
+        `of`: by this deployment's own limits and SM table, in place of this search's.
+        """
         some = {
             k: self.settings[k]
             for k in ("max_num_seqs", "max_prefill_requests", "preprocess_workers")
             if k in self.settings
         }
         limits = Limits(prefill_tokens=self.settings.get("max_num_batched_tokens") or 8192, **some)
-        demands = [self.demand, *(Demand.of(requests) for requests in self.beside(self.requests))]
-        bounds = [self.slo, *(workload.slo or self.slo for workload in self.further)]
+        shares = self.encode_shares
+        if of is not None:
+            limits = Limits.of(of)
+            shares = (
+                shares if of.sm_table is None else shares_of(SmPartitioner(of.sm_table), of.encode_batch or 1)
+            )
+        bounds = strictest if queued else loosest
         models = [
             CapacityModel(
                 self.latency if latency is None else latency,
-                demand,
-                slo,
+                Demand.of(requests),
+                bounds(requests, slo),
                 limits,
-                self.encode_shares,
+                shares,
                 slack=slack,
                 optimism=optimism,
                 queued=queued,
             )
-            for demand, slo in zip(demands, bounds, strict=True)
+            for requests, slo in self._judged
         ]
         return models[0] if len(models) == 1 else WorstCapacity(models)
 
@@ -281,6 +294,11 @@ class Problem:
             return False
         axis = self.latency.grid(Stage.ENCODE).batch
         return len(axis) > 1 and encode_batch > REACH * axis[-1]
+
+
+def shares_of(table: SmPartitioner, most: int) -> Floats | None:
+    """Encode's SM share while 0 … `most` requests are encoded, float[most+1] in percent; None for streams."""
+    return None if table.streams else np.array([table.encode_share(b) for b in range(most + 1)])
 
 
 def stretched(requests: Requests, factor: float) -> Requests:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -177,9 +178,9 @@ class _Pruning:
                 why = "TTFT without any queue is over the SLO"
                 return Cut(c, "floor", self.problem.slo.ttft_s, ttft, self.error, why)
             tpot = self._tpot_floor * optimism
-            if tpot > self.problem.slo.tpot_s:
+            if tpot > self._tpot_allowed:
                 why = "one decode step is over the TPOT of the SLO"
-                return Cut(c, "floor", self.problem.slo.tpot_s, tpot, self.error, why)
+                return Cut(c, "floor", self._tpot_allowed, tpot, self.error, why)
             return None
 
         kept = self._unless_all(left, self._cut(left, over), "floor")
@@ -356,8 +357,16 @@ class _Pruning:
         key = (local, remote, pool)
         if key not in self._floors:
             services = self.problem.services(1, local=local, remote=remote, pool=pool, worst=False)
-            self._floors[key] = float(np.quantile(services, self.problem.slo.attainment))
+            slo, requests = self.problem.slo, self.problem.requests
+            used = float(np.quantile(services / requests.bounds_s(slo)[0], slo.attainment))
+            self._floors[key] = used * slo.ttft_s
         return self._floors[key]
+
+    @cached_property
+    def _tpot_allowed(self) -> float:
+        """The bound that all but the share beyond the attainment target have, or a looser one."""
+        slo = self.problem.slo
+        return float(np.quantile(self.problem.requests.bounds_s(slo)[1], 1 - slo.attainment))
 
     @property
     def _tpot_floor(self) -> float:

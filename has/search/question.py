@@ -81,6 +81,7 @@ def ask(
     requests: int | None,
     executor: Executor,
     seed: int,
+    model: str,
 ) -> dict[str, Any]:
     """What is asked, as plain data for the manifest. InputError for what cannot be asked."""
     workload = workloads[0]
@@ -117,7 +118,7 @@ def ask(
                 field="rate",
                 mend="give --rate, or a rate in the workload",
             )
-        rates = [own] if own is not None else [rate_in_force(workload, draw_requests(workload))]
+        rates = [own] if own is not None else [rate_in_force(workload, draw_requests(workload, model=model))]
     several = {"slo_asked": {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}}
     return {
         **(several if len(workloads) > 1 else {}),  # else the SLO in force says as much
@@ -131,6 +132,7 @@ def ask(
         # An executor that is not the only one of its kind names itself, so that a resumed run finds it again.
         "on": getattr(executor, "place", "live" if executor.live else "simulated"),
         "seed": seed,
+        "model": model,
     }
 
 

@@ -96,9 +96,21 @@ def search(
     runner = ModelExecutor(latency) if executor is None else executor
     workloads = all_workloads(workload, ttft_ms, tpot_ms)
     question = ask(
-        gpus, workloads, rate, ttft_ms, tpot_ms, attainment, objective, price, trials, requests, runner, seed
+        gpus,
+        workloads,
+        rate,
+        ttft_ms,
+        tpot_ms,
+        attainment,
+        objective,
+        price,
+        trials,
+        requests,
+        runner,
+        seed,
+        model or profile.metadata.model,
     )
-    question |= {"sampler": sampler, "prune": prune, "model": model or profile.metadata.model}
+    question |= {"sampler": sampler, "prune": prune}
     question["settings"] = dict(settings or {})
     space = space or SearchSpace(version=1)
     own = load_baselines(baselines)
@@ -149,8 +161,10 @@ def resume_inputs(run_dir: str | Path) -> dict[str, Any]:
 def _search(asked: Asked) -> Outcome:
     tell = asked.callbacks
     problem, lists = make_problem(asked)
-    for warning in Predictor(problem).warnings(lists.long):
-        tell.note(warning)
+    reach = Predictor(problem)
+    for listed in (lists.long, *problem.beside(lists.long)):
+        for warning in reach.warnings(listed):
+            tell.note(warning)
 
     tell.stage("pruning", "which candidates can work at all")
     budgets = range(1, problem.gpus + 1) if problem.objective.name == "cost" else (problem.gpus,)

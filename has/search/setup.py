@@ -8,6 +8,8 @@ import numpy as np
 
 from has.core.requests import Requests
 from has.core.slo import Slo
+from has.core.words import plural
+from has.errors import InputError
 from has.search.budgets import look
 from has.search.coarse import possible
 from has.search.cuts import Pruned
@@ -94,7 +96,12 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
 def screen_all(
     predictor: Predictor, pruned: Pruned, lists: Lists, tell: Callbacks, known: Scores
 ) -> tuple[Scores, Scores]:
-    """Scores of what was kept, and of what was cut and could still be good; `known` are some of them."""
+    """Scores of what was kept, and of what was cut and could still be good; `known` are some of them.
+
+    InputError where nothing was kept.
+    """
+    if not pruned.kept:
+        raise _all_beyond_reach(pruned)
     objective = predictor.problem.objective
     total = len(pruned.kept)
     kept = screen(
@@ -117,6 +124,20 @@ def screen_all(
         known=known,
     )
     return kept, cut
+
+
+def _all_beyond_reach(pruned: Pruned) -> InputError:
+    """Of all rules only this one leaves nothing and says nothing: the others spare what is least bad, or name memory."""
+    batches = sorted({cut.candidate.encode_batch for cut in pruned.cuts})
+    largest = max(cut.bound for cut in pruned.cuts)
+    return InputError(
+        "the rule reach cuts every candidate: no latency is known for encode batches this large",
+        where="space",
+        field="encode_batch",
+        value=batches,
+        allowed=f"up to {largest:g}, four times the largest batch of the profile",
+        mend="give smaller encode_batch in the space, or profile larger batches: has profile --batch",
+    )
 
 
 def choose_baselines(
@@ -163,9 +184,14 @@ def make_loop(
     counted = {name: c for name, c in baselines.items() if c is not None and c in inside}
     asked_for = asked.question["trials"]
     budget = asked_for or (len({*kept, *counted.values()}) if exhaustive else TRIALS[asked.live])
+    journal = Journal(asked.folder.file("trials.jsonl"))
+    if asked_for is not None and asked_for < len(journal):
+        asked.callbacks.note(
+            f"the run holds {plural(len(journal), 'finished trial')}: all count, not {asked_for} only"
+        )
+    budget = max(budget, len(journal))
     if len(set(counted.values())) > budget / 2:
         counted = {}
-    path = asked.folder.file("trials.jsonl")
     return Loop(
         problem,
         lists,
@@ -178,7 +204,7 @@ def make_loop(
         surrogate,
         ensemble,
         predictor,
-        Journal(path),
+        journal,
         StudyMirror(
             asked.folder.file("optuna.log"), gpus=problem.gpus, direction=problem.objective.direction
         ),

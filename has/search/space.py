@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from has.core.deployment import POOLS, Deployment, Topology
+from has.core.deployment import POOLS, Deployment, Topology, split_words
 from has.core.space import OffloadRange, Range, SearchSpace
 from has.errors import InputError
 
@@ -60,14 +60,12 @@ class Candidate:
     @property
     def label(self) -> str:
         """As `Deployment.label`."""
-        if self.topology == "monolithic":
-            return f"{self.gpus[0]}M"
-        if self.topology == "e_pd":
-            return f"{self.gpus[0]}E{self.gpus[1]}PD B{self.encode_batch}"
-        split = "".join(
-            f"{n}{pool[0].upper()}" for n, pool in zip(self.gpus, POOLS[self.topology], strict=True)
-        )
-        return f"{split} B{self.encode_batch} s{self.share:g}"
+        words = [split_words(self.topology, self.gpus, self.tp)]
+        if self.topology != "monolithic":
+            words.append(f"B{self.encode_batch}")
+        if self.topology == "disaggregated":
+            words.append(f"s{self.share:g}")
+        return " ".join(words)
 
     def fields(self) -> dict[str, Any]:
         """The fields of a `Deployment` that this point decides."""

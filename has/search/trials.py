@@ -158,9 +158,18 @@ class Trials:
 
 
 def record(
-    number: int, kind: str, deployment: Deployment, seed: int, run: Callable[[], Measured]
+    number: int,
+    kind: str,
+    deployment: Deployment,
+    seed: int,
+    run: Callable[[], Measured],
+    *,
+    rate: float | None = None,
 ) -> tuple[Trial, Measured]:
-    """Run and time a trial. Its objective is the score's; who knows better replaces it."""
+    """Run and time a trial. Its objective is the score's; who knows better replaces it.
+
+    `rate`: what was asked for, which is the trial's where it gave no figures.
+    """
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin = time.monotonic()
     measured = run()
@@ -175,7 +184,7 @@ def record(
         seed=seed,
         started_at=started,
         duration_s=round(time.monotonic() - begin, 3),
-        rate=None if measured.point is None else measured.point.rate,
+        rate=rate if measured.point is None else measured.point.rate,
         telemetry=plain(
             {
                 **measured.telemetry,

@@ -14,7 +14,8 @@ CHECKPOINTS = 10
 GROWING = 4
 """That many looks in a row, each seeing more waiting than the one before, are a growing queue …"""
 HOPELESS = 0.5
-"""… if also this share of what was answered missed the SLO: a burst that is caught up with is none."""
+"""… if also this share of what was answered missed the SLO: a burst that is caught up with is none. Where the
+incumbent misses as many, more is offered than anything carries, and a queue that grows tells nothing."""
 
 CUSUM = 40.0
 """Evidence, as a log likelihood ratio, that misses come at the hopeless share and not at the incumbent's.
@@ -29,7 +30,8 @@ LEAST_MISSES = 0.05
 class Watch:
     """Asked now and then by an executor; a string ends the trial and is the reason.
 
-    `incumbent_rps` is the goodput to beat on this very list of requests (None: nothing yet);
+    `incumbent_rps` is the goodput to beat on this very list of requests (None: nothing yet, and nothing is ended:
+    the first trial to run its whole list is what the later ones are held to);
     `span_s` the time of the last arrival after the first; `warmup_s` what figures cut off.
     The bound is exact: no continuation gives more than (met + left) / (max(T, span) - warmup).
     Long before it is reached, a cumulative sum (Page's CUSUM) of the evidence tells misses at half way
@@ -66,7 +68,10 @@ class Watch:
         self._backlogs.append(progress.sent - progress.finished)
         recent = self._backlogs[-GROWING - 1 :]
         grows = len(recent) > GROWING and all(a < b for a, b in itertools.pairwise(recent))
-        if not grows or progress.missed <= HOPELESS * progress.finished or progress.finished == 0:
+        likely = self._incumbent_misses(progress)
+        if not grows or likely is None or likely >= HOPELESS:
+            return None
+        if progress.finished == 0 or progress.missed <= HOPELESS * progress.finished:
             return None
         return f"a queue that only grows: {', '.join(map(str, recent))} requests waiting"
 
@@ -76,10 +81,9 @@ class Watch:
             met, missed = _counts(progress)
             self._evidence = 0.0
         self._counted = _counts(progress)
-        seconds = self.span_s - self.warmup_s
-        if self.incumbent_rps is None or seconds <= 0 or progress.total == 0:
+        likely = self._incumbent_misses(progress)
+        if likely is None:
             return None
-        likely = max(LEAST_MISSES, 1 - self.incumbent_rps * seconds / progress.total)
         hopeless = (1 + likely) / 2
         gained = missed * math.log(hopeless / likely) + met * math.log((1 - hopeless) / (1 - likely))
         self._evidence = max(0.0, self._evidence + gained)
@@ -89,6 +93,13 @@ class Watch:
             f"too many misses: {progress.missed} of {progress.finished}, where the best so far"
             f" misses about {percent(likely, 0)}"
         )
+
+    def _incumbent_misses(self, progress: Progress) -> float | None:
+        """Share of its requests that the incumbent missed, or a little more; None where none is, or it met nothing."""
+        seconds = self.span_s - self.warmup_s
+        if not self.incumbent_rps or seconds <= 0 or progress.total == 0:
+            return None
+        return max(LEAST_MISSES, 1 - self.incumbent_rps * seconds / progress.total)
 
 
 def _counts(progress: Progress) -> tuple[int, int]:

@@ -62,8 +62,7 @@ class Bounds:
     @classmethod
     def of(cls, requests: Requests, slo: Slo) -> Bounds:
         """As `core.figures.met` reads them: a request's own bounds go before `slo`, one token needs only TTFT."""
-        ttft_s = np.where(np.isnan(requests.ttft_slo_s), slo.ttft_s, requests.ttft_slo_s)
-        tpot_s = np.where(np.isnan(requests.tpot_slo_s), slo.tpot_s, requests.tpot_slo_s)
+        ttft_s, tpot_s = requests.bounds_s(slo)
         gaps = requests.output_tokens - 1
         pace = np.where(gaps == 0, float(at.FOREVER), np.rint(tpot_s * 1e9 * gaps))
         return cls(_whole_ns(np.rint(ttft_s * 1e9)), _whole_ns(pace))

@@ -30,6 +30,8 @@ from has.trial.loadgen import LATE_S, Schedule, open_loop
 from has.trial.payload import BUNDLED_WRITER, Payloads, Writer
 
 TIMEOUT_S = 600.0
+ABORTED = ("abort", "error")
+"""Finish reasons of an answer that an engine broke off: the stream ends in order, and is no answer all the same."""
 
 Watch = Callable[[int, int, int], None]
 """Told (sent, ended, all) as the run goes on."""
@@ -316,7 +318,9 @@ def _take(sample: _Sample, data: bytes, now_s: float) -> None:
             sample.last_s = now_s
             sample.chunks += 1
             sample.pieces[text] += 1
-        if choice.get("finish_reason"):
+        if (reason := choice.get("finish_reason")) in ABORTED:
+            sample.fault = f"ended by the server ({reason})"
+        elif reason:
             sample.finished = True
 
 

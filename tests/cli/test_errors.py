@@ -43,6 +43,8 @@ from has.files.shipped import shipped
         (("profile", "--device", "cpu", "--model", "nobody/knows"), "tiny-image"),
         (("deploy", "d.yaml", "--port", "70000"), "--port"),
         (("deploy", "d.yaml", "--engine", "moon"), "--engine"),
+        (("deploy", "d.yaml", "--dry-run", "--api-key", ""), "--api-key"),
+        (("deploy", "d.yaml", "--dry-run", "--api-key", " "), "--api-key"),
         (("bench", "http://127.0.0.1:9", "--workload", "w.yaml", "--goodput", "ttft"), "--goodput"),
         (("bench", "http://127.0.0.1:9", "--workload", "w.yaml", "--goodput", "ttft:1,ttft:2"), "--goodput"),
         (("bench", "ftp://host", "--workload", "w.yaml"), "URL"),

@@ -121,6 +121,14 @@ def test_a_finished_run_resumes_to_the_same_answer(has, finished) -> None:  # ty
     assert Path("again.yaml").exists()
 
 
+def test_more_trials_stay_asked_for(has, finished) -> None:  # type: ignore[no-untyped-def]
+    more = has("search", "--resume", "run", "--trials", "5", "--json").json
+    assert json.loads(Path("run/manifest.json").read_text())["question"]["trials"] == 5
+    again = has("search", "--resume", "run", "--json").json
+    for part in ("trials", "figures", "objective", "baselines", "confidence", "candidates"):
+        assert again[part] == more[part]
+
+
 def test_the_command_that_reproduces_it_is_one_line_to_copy(has, finished, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("COLUMNS", "60")
     said = has("report", "run").out.splitlines()
@@ -257,6 +265,18 @@ def test_the_interrupt_names_the_line_that_goes_on(has, finished, monkeypatch) -
     assert has(*shlex.split(line)[1:]).status == 0
     assert Path("a run/trials.jsonl").read_text().startswith(kept)
     assert yaml.safe_load(Path("an o.yaml").read_text())["alloc"] == finished.json["best"]["alloc"]
+
+
+def test_an_interrupt_before_the_first_trial_forgets_no_trials_asked_for(has, finished, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    from has.cli import wiring
+
+    def interrupted(plan: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wiring, "executor", interrupted)
+    said = has("search", "--resume", "run", "--trials", "5")
+    assert said.status == 130
+    assert "go on: has search --resume run --trials 5" in said.err
 
 
 def test_nought_is_given_and_nothing_is_not() -> None:

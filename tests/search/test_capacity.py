@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from has.core.deployment import Deployment
+from has.core.slo import Slo
 from has.files.profile import profile_from_rows
-from has.search.capacity import Demand
+from has.search.capacity import Demand, loosest, strictest
 from has.search.objective import Objective, largest_rate
 from has.search.predict import Predictor
 from has.search.problem import Problem
@@ -135,3 +139,16 @@ def test_largest_rate_scans_from_above() -> None:
     assert score.feasible
     assert 10.0 * (1 - 0.01) <= score.value <= 10.0
     assert not largest_rate(lambda r: Point(r, 0.1, r, 1.0), 20.0, 0.9).feasible
+
+
+def test_bounds_are_of_the_request_that_has_most_time_promises_of_the_one_that_has_least() -> None:
+    listed = draw_requests(make_workload(), rate=1.0, requests=4, seed=1)
+    slo = Slo(ttft_ms=1000.0, tpot_ms=50.0)
+    assert loosest(listed, slo) is slo
+    own = replace(
+        listed,
+        ttft_slo_s=np.array([np.nan, 0.5, 3.0, np.nan]),
+        tpot_slo_s=np.array([np.nan, 0.1, 0.02, np.nan]),
+    )
+    assert (loosest(own, slo).ttft_ms, loosest(own, slo).tpot_ms) == (3000.0, 100.0)
+    assert (strictest(own, slo).ttft_ms, strictest(own, slo).tpot_ms) == (500.0, 20.0)

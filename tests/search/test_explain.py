@@ -8,8 +8,11 @@ from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.space import SearchSpace
 from has.core.workload import Workload
+from has.files.trace import save_trace
 from has.search.explain import explain, steps
 from has.search.run import search
+from has.sim.draw import draw_requests
+from has.sim.run import simulate
 from tests.search.small import make_profile, make_workload
 
 
@@ -172,3 +175,19 @@ def test_a_runner_up_says_what_binds_it(profile: Profile, workload: Workload) ->
     found = explain(best, profile, workload, rate=8.0, requests=200)
     assert found["capacities"]["binding"] == evidence["binding"]
     assert found["capacities"]["limit_rps"] == pytest.approx(evidence["limit_rps"], rel=0.2)
+
+
+def test_a_trace_keeps_its_times_whatever_rate_the_deployment_is_for(tmp_path) -> None:
+    drawn = draw_requests(make_workload(), rate=4.0, requests=300, seed=2)
+    save_trace(drawn, tmp_path / "trace.csv")
+    trace = make_workload(arrivals={"process": "trace", "file": str(tmp_path / "trace.csv")}, requests=[])
+    asked = deployment(rate=6.0)
+    found = explain(asked, make_profile(), trace)
+    alone = simulate(asked.model_copy(update={"slo": trace.slo}), make_profile(), trace)
+    assert found["rate"] == pytest.approx(drawn.mean_rate)
+    for figure in ("offered_rps", "goodput_rps", "ttft_ms"):
+        assert found["figures"][figure] == alone[figure]
+    loads = {row["load"]: row["goodput_rps"] for row in found["sensitivity"] if row["load"] != 1.0}
+    assert set(loads) == {0.9, 1.1}
+    stretched = explain(asked, make_profile(), trace, rate=6.0)
+    assert stretched["figures"]["offered_rps"] == pytest.approx(6.0, rel=0.02)

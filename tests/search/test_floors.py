@@ -128,3 +128,41 @@ def test_text_alone_needs_no_encode_rows(ttft_ms: float) -> None:
     else:
         with pytest.raises(InfeasibleError, match="TTFT without any queue is 50 ms of 20 ms"):
             search(2, bare, asked, space=SPACE, rate=1.0, requests=60, trials=3)
+
+
+def test_requests_with_bounds_of_their_own_are_held_to_those() -> None:
+    """Three in ten requests are long and may take long: nothing is out of reach, and batches may wait for company."""
+    image = {"modality": "image", "media_tokens": 200, "prompt_tokens": 20, "output_tokens": 20}
+    video = {"modality": "video", "media_tokens": 2000, "prompt_tokens": 20, "output_tokens": 20}
+    own = {"slo": {"ttft_ms": 4000.0, "tpot_ms": 100.0}}
+    bounds = {"ttft_ms": 500.0, "tpot_ms": 40.0}
+    mixed = make_workload(requests=[{**image, "weight": 0.7}, {**video, **own, "weight": 0.3}], slo=bounds)
+    slo, model = Slo(**bounds), LatencyModel.from_profile(make_profile())
+    ttft, tpot = floors(model, requests_of(mixed), slo, list(WAYS))
+    assert ttft.met
+    assert tpot.met
+    assert tpot.allowed_s == slo.tpot_s
+    held = make_workload(requests=[{**image, "weight": 0.7}, {**video, "weight": 0.3}], slo=bounds)
+    refused, _ = floors(model, requests_of(held), slo, list(WAYS))
+    assert not refused.met
+    assert refused.allowed_s == slo.ttft_s
+    hopeless = {"slo": {"ttft_ms": 550.0, "tpot_ms": 100.0}}
+    mixed = make_workload(
+        requests=[{**image, "weight": 0.7}, {**video, **hopeless, "weight": 0.3}], slo=bounds
+    )
+    refused, _ = floors(model, requests_of(mixed), slo, list(WAYS))
+    assert not refused.met
+    assert refused.allowed_s == 0.55
+
+
+def test_a_search_of_requests_with_bounds_of_their_own_lets_batches_wait() -> None:
+    image = {"modality": "image", "media_tokens": 200, "prompt_tokens": 20, "output_tokens": 20}
+    video = {"modality": "video", "media_tokens": 2000, "prompt_tokens": 20, "output_tokens": 20}
+    own = {"slo": {"ttft_ms": 6000.0, "tpot_ms": 100.0}}
+    mixed = make_workload(
+        requests=[{**image, "weight": 0.7}, {**video, **own, "weight": 0.3}],
+        slo={"ttft_ms": 900.0, "tpot_ms": 40.0},
+    )
+    found = search(4, make_profile(), mixed, space=SPACE, rate=2.0, requests=200, trials=4, seed=1)
+    assert found.feasible
+    assert found.best.max_wait_ms > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from has.core.deployment import Deployment
 from has.core.profile import Profile
 from has.core.slo import Slo
 from has.core.space import SearchSpace
+from has.core.trial import Outcome, TrialPlan, TrialState
 from has.core.workload import Workload
 from has.errors import InputError
 from has.files import facts
@@ -20,6 +22,7 @@ from has.search.objective import Objective
 from has.search.pools import latency_of
 from has.search.price import cost_of, pool_prices, price_of
 from has.search.run import search
+from has.search.simulated import ModelExecutor
 from has.search.space import Candidate
 from tests.search.small import make_profile
 
@@ -143,3 +146,33 @@ def test_the_answer_says_what_it_costs_and_whose_prices_those_are() -> None:
     assert cost_words(cost) == "costs 7 $/h, 9.72 $ per million output tokens within the SLO (L4 at 0.5 $/h)"
     assert cost_words({"usd_per_hour": None, "prices": {}}) == ""
     assert cost_words({}) == ""
+
+
+class CutShort:
+    """A live executor that ends every monolithic trial early."""
+
+    parallel, live = 1, True
+
+    def __init__(self, profile: Profile) -> None:
+        self._inner = ModelExecutor(profile)
+
+    def run(self, plan: TrialPlan) -> Outcome:
+        outcome = self._inner.run(plan)
+        short = plan.deployment.topology == "monolithic"
+        return replace(outcome, state=TrialState.STOPPED, reason="its queue grew") if short else outcome
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("rate", [None, 5.0])
+def test_what_a_cut_short_trial_did_not_measure_is_predicted(
+    profile: Profile, workload: Workload, rate: float | None
+) -> None:
+    executor = CutShort(profile)
+    outcome = search(
+        4, profile, workload, space=SPACE, rate=rate, requests=100, trials=6, seed=1, executor=executor
+    )
+    baseline = outcome.baselines["monolithic"]
+    assert baseline.objective_source == "predicted"
+    (row,) = [row for row in outcome.pareto if row["deployment"] == "4M"]
+    assert (row["source"], row["carried_rps"]) == ("predicted", baseline.objective)

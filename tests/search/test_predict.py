@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from has.core.deployment import Deployment
 from has.core.figures import figures
 from has.core.stage import Beside, Stage
 from has.latency.lookup import LatencyModel
@@ -125,3 +126,47 @@ def test_nearby_rate_claims_no_more_than_a_scan_from_above_would(guess: float) -
 
 def test_ties_are_within_half_a_percent() -> None:
     assert tied([10.0, 9.96, 9.9, 10.0]) == [0, 1, 3]
+
+
+def test_nearby_rate_of_what_carries_nothing_is_nothing() -> None:
+    """Trials may show that no rate can be carried, after the first guess said that some could."""
+    assert nearby_rate(lambda rate: pytest.fail(f"run at {rate}"), 5.0, 0.9, most=0.0) == 0.0
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: c.label)
+def test_a_deployment_of_the_search_is_bounded_as_its_candidate(
+    problem: Problem, candidate: Candidate
+) -> None:
+    predictor = Predictor(problem)
+    limit = predictor.limit_of(problem.deployment(candidate))
+    if candidate.topology == "disaggregated":
+        assert limit == pytest.approx(predictor.limit(candidate), rel=1e-9)
+    else:  # their iterations take fewer tokens than the search's one figure for all topologies says
+        assert 0.9 * predictor.limit(candidate) < limit <= predictor.limit(candidate)
+
+
+def test_a_users_deployment_is_bounded_by_its_own_settings(problem: Problem) -> None:
+    """Not by those of the search: a bound that is too low would understate it, and overstate the gain over it."""
+    predictor = Predictor(problem)
+    narrow = Deployment.model_validate(
+        {
+            "version": 1,
+            "model": "synthetic",
+            "topology": "disaggregated",
+            "gpus": 8,
+            "alloc": {"encode": 4, "prefill": 3, "decode": 1},
+            "encode_batch": 4,
+            "prefill_offload": 0.5,
+            "max_num_seqs": 2,
+            "slo": {"ttft_ms": 2000.0, "tpot_ms": 40.0},
+        }
+    )
+    wide = narrow.model_copy(update={"max_num_seqs": 16})
+    assert predictor.limit_of(wide) > 2 * predictor.limit_of(narrow)
+    more_cpus = [
+        Predictor(replace(problem, profile=make_profile(preprocess_s=2.0))).limit_of(
+            wide.model_copy(update={"preprocess_workers": n})
+        )
+        for n in (4, 8)
+    ]
+    assert more_cpus[1] == pytest.approx(2 * more_cpus[0])

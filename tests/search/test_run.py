@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from has.core.deployment import Deployment
+from has.core.figures import met
 from has.core.profile import Profile
+from has.core.records import Records
 from has.core.slo import Slo
 from has.core.space import SearchSpace
-from has.core.trial import Executor, Outcome, Trial, TrialPlan, TrialState
+from has.core.trial import Executor, Outcome, Progress, Trial, TrialPlan, TrialState
 from has.core.workload import Workload
 from has.errors import InfeasibleError, InputError, RunError
 from has.files.deployment import load_deployment, save_deployment
-from has.report.answer import answer_lines
+from has.report.answer import answer_lines, baselines_title
 from has.search.confirm import _gain
 from has.search.question import load_baselines
 from has.search.run import resume_inputs, search
@@ -467,3 +471,129 @@ def test_crashes_that_no_formula_foresaw_are_learned_from(profile: Profile, work
     failed = [t for t in outcome.trials if t.state == TrialState.FAILED and t.kind == "search"]
     assert len(failed) <= 6  # of eleven such candidates, all of which were predicted to be better
     assert outcome.best.alloc["decode"] > 1
+
+
+class Asking(Wrapped):
+    """Live: asks each trial's watch at every arrival and answer, as a runtime does now and then."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile, lambda plan: None, live=True)
+
+    def run(self, plan: TrialPlan) -> Outcome:
+        outcome = super().run(plan)
+        reason = None if plan.watch is None or outcome.records is None else _asked(plan, outcome.records)
+        return outcome if reason is None else replace(outcome, state=TrialState.STOPPED, reason=reason)
+
+
+def _asked(plan: TrialPlan, records: Records) -> str | None:
+    arrival, finish, good = records.requests.arrival_ns, records.finish_ns, met(records, plan.slo)
+    for now in np.sort(np.concatenate([arrival, finish])):
+        sent, done = int(np.sum(arrival <= now)), finish <= now
+        in_time = int(np.sum(good & done))
+        missed = int(np.sum(done)) - in_time
+        assert plan.watch is not None
+        reason = plan.watch(
+            Progress(len(arrival), sent, in_time + missed, in_time, missed, int(now - arrival[0]) / 1e9)
+        )
+        if reason is not None:
+            return reason
+    return None
+
+
+def test_more_than_anything_carries_is_answered_live_with_the_least_bad(
+    profile: Profile, workload: Workload, tmp_path: Path
+) -> None:
+    """Every queue only grows there, which is no failure of any trial."""
+    with pytest.raises(InfeasibleError) as answer:
+        run(
+            profile,
+            workload,
+            rate=30.0,
+            ttft_ms=500.0,
+            requests=300,
+            executor=Asking(profile),
+            run_dir=tmp_path / "run",
+        )
+    assert answer.value.exit_status == 1
+    assert answer.value.least_bad.figures["requests"] > 0
+    assert load_deployment(tmp_path / "run" / "best.yaml") == answer.value.least_bad.best
+
+
+def test_a_queue_that_only_grows_still_ends_a_live_trial_where_others_keep_up(
+    profile: Profile, workload: Workload
+) -> None:
+    asked = {"rate": 10.0, "ttft_ms": 500.0, "attainment": 0.7, "requests": 300}
+    outcome = run(profile, workload, **asked, executor=Asking(profile))
+    assert TrialState.STOPPED in {t.state for t in outcome.trials}
+    assert outcome.feasible
+
+
+def test_a_space_beyond_the_profiles_reach_is_refused_by_name(profile: Profile, workload: Workload) -> None:
+    """Nobody may be told that every trial failed where none was run."""
+    space = SearchSpace(version=1, encode_batch=[80, 128], topologies=["disaggregated", "e_pd"])
+    for prune in (True, False):
+        with pytest.raises(InputError, match="reach") as refused:
+            run(profile, workload, space=space, prune=prune)
+        assert (refused.value.field, refused.value.value) == ("encode_batch", [80, 128])
+        assert "64" in refused.value.allowed
+        assert refused.value.mend
+
+
+class OutOfReach(Wrapped):
+    """A live executor whose decode steps are too long for the TPOT bound, which the profile does not know."""
+
+    def __init__(self) -> None:
+        super().__init__(make_profile(factors={"decode": 1.6}), lambda plan: None, live=True)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_trials_that_show_a_bound_out_of_reach_are_answered_with_the_least_bad(
+    profile: Profile, workload: Workload, live: bool
+) -> None:
+    executor = OutOfReach() if live else ModelExecutor(make_profile(factors={"decode": 1.6}))
+    with pytest.raises(InfeasibleError) as error:
+        run(profile, workload, rate=None, objective="max-rate", tpot_ms=13.0, executor=executor, trials=6)
+    assert error.value.least_bad is not None
+
+
+def test_each_workload_must_be_within_reach_of_the_profile(profile: Profile, workload: Workload) -> None:
+    far = {"modality": "image", "media_tokens": 100_000, "prompt_tokens": 10, "output_tokens": 10}
+    beyond = make_workload(requests=[far], name="far")
+    for given in (beyond, [workload, beyond]):
+        with pytest.raises(InputError, match="tokens"):
+            run(profile, given)
+
+
+def test_a_trace_with_pixels_is_drawn_for_the_model_that_is_named(tmp_path: Path) -> None:
+    rows = [f"{0.1 * i},image,640x480,,20,10" for i in range(60)]
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "arrival_s,modality,image_px,media_tokens,prompt_tokens,output_tokens\n" + "\n".join(rows)
+    )
+    sized = make_workload(arrivals={"process": "trace", "file": str(trace)}, requests=[])
+    outcome = run(make_profile(), sized, rate=None, objective="goodput", model="qwen2.5-vl-7b", requests=None)
+    assert outcome.unit == "req/s"
+
+
+def test_a_baseline_on_other_gpus_is_told_as_one(
+    profile: Profile, workload: Workload, tmp_path: Path
+) -> None:
+    own = Deployment.model_validate(
+        {
+            "version": 1,
+            "model": "synthetic",
+            "topology": "monolithic",
+            "gpus": 2,
+            "alloc": {"all": 2},
+            "slo": {"ttft_ms": 2000.0, "tpot_ms": 40.0},
+        }
+    )
+    outcome = run(profile, workload, baselines={"small": own})
+    assert outcome.best.evidence["baselines"]["small"]["gpus"] == 2
+    only = {**outcome.best.evidence, "baselines": {"small": outcome.best.evidence["baselines"]["small"]}}
+    alone = outcome.best.model_copy(update={"evidence": only})
+    assert "strongest baseline, small, on 2 GPUs, not 4" in " ".join(answer_lines(alone))
+    assert baselines_title(alone) == "Against the baselines"
+    assert baselines_title(outcome.best.model_copy(update={"evidence": {**only, "baselines": {}}})).endswith(
+        "on the same GPUs"
+    )

@@ -86,3 +86,16 @@ def test_ranges_bind() -> None:
         (3, 1, 4),
     }
     assert {p.gpus for p in points if p.topology == "e_pd"} == {(2, 6), (3, 5)}
+
+
+def test_labels_tell_apart_what_differs_in_the_gpus_of_a_worker_alone() -> None:
+    space = SearchSpace.model_validate(
+        {"version": 1, "encode_batch": [4], "tensor_parallel": {"prefill": [1, 2], "decode": [1, 2]}}
+    )
+    points = enumerate_space(space, 8)
+    labels = [point.label for point in points]
+    assert len(set(labels)) == len(labels)
+    fields = {"version": 1, "model": "m", "slo": {"ttft_ms": 1000.0, "tpot_ms": 50.0}}
+    for point in points:
+        assert Deployment.model_validate({**fields, **point.fields()}).label == point.label
+    assert {"2E4P(2)2D B4 s0.5", "2E4P2D B4 s0.5", "2E6PD(2) B4", "8M(2)", "8M"} <= set(labels)

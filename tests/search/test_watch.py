@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from has.core.trial import Progress
 from has.search.stop import StopRule
 from has.search.watch import Watch
@@ -32,13 +34,21 @@ def test_the_bound_is_never_wrong() -> None:
 
 
 def test_ends_a_queue_that_only_grows() -> None:
-    watch = Watch(None, 10.0)
+    watch = Watch(6.0, 10.0)
     said = [watch(progress(sent, 0, sent // 2, sent / 10)) for sent in range(10, 101, 10)]
     assert any(reason and "only grows" in reason for reason in said)
 
 
+@pytest.mark.parametrize("incumbent_rps", [None, 0.0, 3.0])
+def test_a_queue_that_grows_where_nothing_keeps_up_ends_nothing(incumbent_rps: float | None) -> None:
+    """Before anything has run whole, and where the best so far misses most itself, that tells nothing."""
+    watch = Watch(incumbent_rps, 10.0)
+    said = [watch(progress(sent, sent // 6, sent // 3, sent / 10)) for sent in range(10, 101, 10)]
+    assert said == [None] * 10
+
+
 def test_a_burst_that_is_caught_up_with_does_not_end_it() -> None:
-    watch = Watch(None, 10.0)
+    watch = Watch(6.0, 10.0)
     backlog = [3, 6, 9, 5, 4, 8, 11, 9, 4, 1]
     said = [
         watch(progress(sent, sent - waiting, 0, sent / 10))
@@ -48,13 +58,13 @@ def test_a_burst_that_is_caught_up_with_does_not_end_it() -> None:
 
 
 def test_a_growing_queue_that_meets_the_slo_goes_on() -> None:
-    watch = Watch(None, 10.0)
+    watch = Watch(6.0, 10.0)
     said = [watch(progress(sent, sent // 2, 0, sent / 10)) for sent in range(10, 101, 10)]
     assert said == [None] * 10
 
 
 def test_a_trial_that_is_begun_anew_is_watched_anew() -> None:
-    watch = Watch(None, 10.0)
+    watch = Watch(6.0, 10.0)
     for sent in (10, 20, 30, 40):
         assert watch(progress(sent, 0, sent // 2, sent / 10)) is None
     said = [watch(progress(sent, 0, sent // 2, sent / 10)) for sent in range(0, 41, 10)]
@@ -92,3 +102,8 @@ def test_cusum_forgives_a_burst_of_misses() -> None:
     burst = [100 <= n < 120 or (n % 12 == 0) for n in range(1000)]
     assert sum(burst) <= 105
     assert sent_one_by_one(Watch(incumbent_rps=8.9, span_s=100.0), burst) is None
+
+
+def test_an_incumbent_that_met_nothing_ends_nothing() -> None:
+    """As where the first trial of a search at overload met nothing: any misses are as likely as its own."""
+    assert sent_one_by_one(Watch(incumbent_rps=0.0, span_s=100.0), [True] * 1000) is None

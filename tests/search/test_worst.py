@@ -112,7 +112,19 @@ def test_the_target_is_the_strictest(profile: Profile) -> None:
 
     def target(attainment: float | None) -> float:
         asked = ask(
-            4, [TALK, keen], 2.0, None, None, attainment, None, None, 3, 100, ModelExecutor(profile), 0
+            4,
+            [TALK, keen],
+            2.0,
+            None,
+            None,
+            attainment,
+            None,
+            None,
+            3,
+            100,
+            ModelExecutor(profile),
+            0,
+            "synthetic",
         )
         found: float = asked["slo"]["attainment"]
         return found

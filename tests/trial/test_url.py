@@ -244,6 +244,25 @@ def without_models(app):
     return odd
 
 
+def test_an_answer_that_the_server_broke_off_is_a_miss():
+    def breaking_off(app):
+        async def server(scope, receive, send):
+            async def twisted(message):
+                body = message.get("body", b"").replace(
+                    b'"finish_reason":"length"', b'"finish_reason":"abort" '
+                )
+                await send({**message, "body": body} if "body" in message else message)
+
+            await app(scope, receive, twisted)
+
+        return server
+
+    with serving(breaking_off(create_app(Moody()))) as url:
+        run = bench_url(url, requests(3))
+    assert run.faults == {"ended by the server (abort)": 3}
+    assert run.figures(SLO)["completed"] == 0
+
+
 class TestWhoIsThere:
     def test_a_server_that_lists_no_models_and_talks_nonsense_at_times(self):
         with serving(without_models(create_app(Moody()))) as url:
