@@ -87,6 +87,14 @@ def command(
         port = defaults.pick("--port", port, 8000)
         if api_key is None:
             defaults.note("--api-key", "none", "whoever reaches the port is served")
+        elif not api_key.strip():
+            raise InputError(
+                "a blank key locks nothing",
+                where="argument",
+                field="--api-key",
+                value=api_key,
+                mend="--api-key KEY, or without it: whoever reaches the port is served",
+            )
         profile = None
         if plan.topology == "disaggregated" and plan.sm_table is None and engine == "local":
             profile = inputs.profile_of(plan, deployment)

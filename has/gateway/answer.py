@@ -82,11 +82,8 @@ class Answer:
         except Refused as error:
             outcome = f"refused: {error.reason}"  # the service has told its observer
             raise
-        except InputError:
-            outcome = "bad_request"
-            raise
-        except Exception:
-            outcome = "error"
+        except Exception as error:
+            outcome = failure_reason(error)
             raise
         finally:
             # A cancelled task or a closed generator passes none of the above: the client left.
@@ -94,6 +91,13 @@ class Answer:
                 self._metrics.finished(finish, self.completion_tokens, last_s - start_s, first_s - start_s)
             elif not outcome.startswith("refused"):
                 self._metrics.failed(outcome, self.completion_tokens)
+
+
+def failure_reason(error: Exception) -> str:
+    """What metrics call a request that ended with `error`: bad_request, unavailable or error."""
+    if isinstance(error, InputError):
+        return "bad_request"
+    return "unavailable" if isinstance(error, Unavailable) else "error"
 
 
 def _whole(finish: str | None) -> None:

@@ -7,12 +7,36 @@ from dataclasses import dataclass
 from has.gateway.errors import BadRequest
 from has.gateway.job import Job
 
+OPEN_ANSWER = 2
+"""Tokens that an estimate leaves at least where the client sets no bound: an answer of one would be prefill's alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """`most`: tokens of one request, None without bound."""
 
     most: int | None
+
+    def check_text(self, job: Job, characters_per_token: int) -> None:
+        """Raises BadRequest where the job's text is too long, however few tokens it may be. Reads none of it."""
+        if self.most is None:
+            return
+        characters, most = job.characters, self.most * characters_per_token
+        if characters > most:
+            raise BadRequest(
+                f"the text has {characters} characters; the context of {self.most} tokens holds at most {most}",
+                "messages",
+                code="context_length_exceeded",
+            )
+
+    def credible(self, job: Job, prompt_tokens: int, media_tokens: int = 0) -> int:
+        """An estimate of `prompt_tokens`, as far as media and what the job asks for leave room for it.
+
+        With more nothing would fit, and that is not for an estimate to say: who counts will.
+        """
+        if self.most is None:
+            return prompt_tokens
+        return max(0, min(prompt_tokens, self.most - media_tokens - (job.max_tokens or OPEN_ANSWER)))
 
     def output_tokens(self, job: Job, prompt_tokens: int) -> int:
         """What the job asks for; without a wish, what its prompt leaves (media are still to be counted).

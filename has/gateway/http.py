@@ -38,11 +38,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from has.core.deployment import Deployment
 from has.errors import HasError, InputError
-from has.gateway.answer import Answer, StreamedAnswer, WholeAnswer
+from has.gateway.answer import Answer, StreamedAnswer, WholeAnswer, failure_reason
 from has.gateway.errors import BadRequest, Interrupted, NotFound, Refused, TooLarge, TooSlow, Unavailable
 from has.gateway.job import Job, MediaBytes, MediaRef, Message, Serving
 from has.gateway.limits import Limits
-from has.gateway.media_urls import MediaUrls, Resolver, decode_base64, resolve_host
+from has.gateway.media_urls import Charge, MediaUrls, Resolver, decode_base64, resolve_host
 from has.gateway.metrics import CONTENT_TYPE, Metrics
 from has.gateway.openai_schema import AudioPart, ChatRequest, TextPart, error_body, parse_chat, part_url
 from has.gateway.status import PAGE_HEADERS, page, status
@@ -51,6 +51,8 @@ OPEN_PATHS = ("/health", "/ready")
 PAGE_PATHS = ("/", "/status")
 CLIENT_LEFT = 499
 """Status of the answer to a client that left while it sent its body; nobody reads it."""
+CHARGE = "has.charge"
+"""Where a request's scope says how to count further bytes that are held for it."""
 
 
 def create_app(
@@ -68,9 +70,19 @@ def create_app(
     """The application. `served_model_names` replace the service's own name; the first is the one shown.
 
     `metrics` is where the service reports too, if it does; `deployment` gives the status page its name and
-    SLO; `resolver` and `media_transport` are how
-    remote media are looked up and fetched.
+    SLO; `resolver` and `media_transport` are how remote media are looked up and fetched.
+
+    Raises InputError for an `api_key` that is blank.
     """
+    if api_key is not None and not api_key.strip():
+        # A header that names no key would hold it.
+        raise InputError(
+            "a blank key locks nothing",
+            where="argument",
+            field="api_key",
+            value=api_key,
+            allowed="a key, or None: whoever reaches the port is served",
+        )
     bounds = limits or Limits()
     names = tuple(served_model_names) or (service.model,)
     seen = metrics or Metrics(names[0], service.state)
@@ -137,18 +149,27 @@ def create_app(
         _known(name, names)
         return JSONResponse(model_card(name))
 
-    async def chat(request: Request) -> Response:
+    async def accepted(request: Request) -> tuple[ChatRequest, Job]:
+        """What a request asks for, as far as that can be said before the service takes it on."""
         arrived_s = time.monotonic()
-        try:
-            body = await _body(request, bounds)
-        except ClientDisconnect:
-            seen.failed("abort")
-            return Response(status_code=CLIENT_LEFT)
-        asked = parse_chat(body)
+        asked = parse_chat(await _body(request, bounds))
         _known(asked.model, names)
         if (why_not := service.not_ready()) is not None:
             raise Unavailable(why_not, retry_after_s=1.0)
-        job = await _job(asked, bounds, media, service.max_model_len, arrived_s)
+        charge = request.scope[CHARGE]
+        return asked, await _job(asked, bounds, media, service.max_model_len, arrived_s, charge)
+
+    async def chat(request: Request) -> Response:
+        try:
+            asked, job = await accepted(request)
+        except ClientDisconnect:
+            seen.failed("abort")
+            return Response(status_code=CLIENT_LEFT)
+        except Refused:  # counted where it was refused
+            raise
+        except Exception as error:
+            seen.failed(failure_reason(error))
+            raise
         answer = Answer(service, job, asked.model, seen, error_response)
         if asked.stream:
             options = asked.stream_options
@@ -227,7 +248,7 @@ class _Faults:
 
 
 class _BodyBudget:
-    """Bounds the bytes of all bodies held at once, from their arrival until their answer has ended."""
+    """Bounds the bytes of all bodies held at once, and of media fetched for them, until their answers have ended."""
 
     def __init__(self, app: ASGIApp, most: int, refused: Callable[[str], None]) -> None:
         self._app = app
@@ -238,19 +259,21 @@ class _BodyBudget:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         mine = 0
 
-        async def counted() -> MutableMapping[str, Any]:
+        def charge(size: int) -> None:
             nonlocal mine
-            message = await receive()
-            size = len(message.get("body", b""))
             if size and self._held + size > self._most:
                 self._refused("memory")
                 raise Refused(1.0, "memory")
             mine += size
             self._held += size
+
+        async def counted() -> MutableMapping[str, Any]:
+            message = await receive()
+            charge(len(message.get("body", b"")))
             return message
 
         try:
-            await self._app(scope, counted, send)
+            await self._app({**scope, CHARGE: charge}, counted, send)
         finally:
             self._held -= mine
 
@@ -325,7 +348,12 @@ def _known(model: str, names: Sequence[str]) -> None:
 
 
 async def _job(
-    asked: ChatRequest, limits: Limits, urls: MediaUrls, max_model_len: int | None, arrived_s: float
+    asked: ChatRequest,
+    limits: Limits,
+    urls: MediaUrls,
+    max_model_len: int | None,
+    arrived_s: float,
+    charge: Charge,
 ) -> Job:
     """The request as a job: media fetched and held to their bounds, text and media in their order."""
     if len(asked.messages) > limits.messages:
@@ -350,7 +378,7 @@ async def _job(
                 )
             else:
                 kind, url = part_url(part)
-                medium = await urls.load(url, kind, f"{param}.url")
+                medium = await urls.load(url, kind, f"{param}.url", charge)
             content.append(MediaRef(len(media)))
             media.append(medium)
         messages.append(Message(message.role, tuple(content)))

@@ -80,6 +80,14 @@ class Job:
     id: str = ""
 
     @property
+    def characters(self) -> int:
+        """Of its text, in all."""
+        if isinstance(self.prompt, str):
+            return len(self.prompt)
+        texts = (part for message in self.messages for part in message.content if isinstance(part, str))
+        return sum(map(len, texts))
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The prompt as messages; text becomes one user message after all media. Token ids have none."""
         if isinstance(self.prompt, str):

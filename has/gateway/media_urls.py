@@ -14,19 +14,24 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from urllib.parse import unquote_to_bytes, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 
 from has.gateway.errors import BadRequest, TooLarge
 from has.gateway.job import MediaBytes, MediaKind
 from has.gateway.limits import Limits
+from has.models.media import LIMITS
 
 FRAMES_MIME = "video/jpeg"
 """As in vLLM: a video as base64 JPEG frames, joined by commas."""
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+Charge = Callable[[int], None]
+"""Told how many bytes come, before they are kept; raises Refused where there is no room for them."""
 
+MOST_HEAD = 1024
+"""Characters of a data URL before its data."""
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _RELAYS = ipaddress.ip_network("192.88.99.0/24")  # 6to4 relays (RFC 7526: deprecated)
@@ -50,9 +55,20 @@ def decode_base64(text: str, param: str | None) -> bytes:
     return data
 
 
-def parse_data_url(url: str, kind: MediaKind, param: str | None) -> MediaBytes:
+def _unescaped(text: str) -> bytes:
+    """`text` with its %XX as bytes.
+
+    Quoted-printable writes = for %, and is read in one pass; `urllib` makes an object of every escape, which
+    takes seconds where all of a long text is escaped.
+    """
+    return binascii.a2b_qp(text.encode().replace(b"=", b"=3D").replace(b"%", b"="))
+
+
+def parse_data_url(
+    url: str, kind: MediaKind, param: str | None, most_frames: int = LIMITS.decoded_frames
+) -> MediaBytes:
     """A `data:` URL as a medium of `kind`. Its MIME type, if given, must be of that kind."""
-    head = _DATA_URL.match(url)
+    head = _DATA_URL.match(url, 0, MOST_HEAD)
     if head is None:
         raise BadRequest("not a data URL: data:<type>;base64,<data>", param)
     mime = head[1].strip().lower()
@@ -60,15 +76,17 @@ def parse_data_url(url: str, kind: MediaKind, param: str | None) -> MediaBytes:
         raise BadRequest(f"a data URL of type {mime} is no {kind}", param)
     body = url[head.end() :]
     if not any(part.strip().lower() == "base64" for part in head[2].split(";")):
-        raw = unquote_to_bytes(body)
+        raw = _unescaped(body)
         if not raw:
             raise BadRequest("empty", param)
         return MediaBytes(kind, raw, mime or None, param)
     if kind == "video" and mime == FRAMES_MIME:
+        if body.count(",") >= most_frames:
+            raise TooLarge(f"the video has more than {most_frames} frames", param)
         frames = tuple(decode_base64(frame, param) for frame in body.split(","))
         return MediaBytes(kind, frames, mime, param)
     if "%" in body:
-        body = unquote_to_bytes(body).decode("ascii", "replace")
+        body = _unescaped(body).decode("ascii", "replace")
     return MediaBytes(kind, decode_base64(body, param), mime or None, param)
 
 
@@ -121,11 +139,13 @@ class MediaUrls:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def load(self, url: str, kind: MediaKind, param: str | None = None) -> MediaBytes:
-        """The medium behind `url`. Raises BadRequest, or TooLarge, naming `param`."""
+    async def load(
+        self, url: str, kind: MediaKind, param: str | None = None, charge: Charge = lambda _: None
+    ) -> MediaBytes:
+        """The medium behind `url`; what is fetched is told to `charge`. Raises BadRequest, or TooLarge, naming `param`."""
         scheme = url[: url.find(":")].lower() if ":" in url else ""
         if scheme == "data":
-            return parse_data_url(url, kind, param)
+            return parse_data_url(url, kind, param, self._limits.media.decoded_frames)
         if scheme not in ("http", "https"):
             raise BadRequest("only data, https and http URLs are taken", param)
         if not self._domains:
@@ -134,13 +154,13 @@ class MediaUrls:
             )
         try:
             async with asyncio.timeout(self._limits.remote_s):
-                return await self._fetch(url, kind, param)
+                return await self._fetch(url, kind, param, charge)
         except TimeoutError as error:
             raise BadRequest(f"the medium did not come within {self._limits.remote_s:g} s", param) from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise BadRequest(f"the medium could not be fetched ({type(error).__name__})", param) from error
 
-    async def _fetch(self, url: str, kind: MediaKind, param: str | None) -> MediaBytes:
+    async def _fetch(self, url: str, kind: MediaKind, param: str | None, charge: Charge) -> MediaBytes:
         for _ in range(self._limits.redirects + 1):
             request = await self._request(url, param)
             response = await self._client.send(request, stream=True)
@@ -150,9 +170,8 @@ class MediaUrls:
                     continue
                 if response.status_code != 200:
                     raise BadRequest(f"the host answered {response.status_code}", param)
-                return MediaBytes(
-                    kind, await self._body(response, param), response.headers.get("content-type"), param
-                )
+                data = await self._body(response, param, charge)
+                return MediaBytes(kind, data, response.headers.get("content-type"), param)
             finally:
                 await response.aclose()
         raise BadRequest(f"more than {self._limits.redirects} redirects", param)
@@ -182,12 +201,13 @@ class MediaUrls:
         request.extensions = {**request.extensions, "sni_hostname": host}
         return request
 
-    async def _body(self, response: httpx.Response, param: str | None) -> bytes:
+    async def _body(self, response: httpx.Response, param: str | None, charge: Charge) -> bytes:
         most = self._limits.media.max_bytes
         pieces, size = [], 0
         async for piece in response.aiter_raw():
             size += len(piece)
             if size > most:
                 raise TooLarge(f"the medium is larger than {most} bytes", param)
+            charge(len(piece))
             pieces.append(piece)
         return b"".join(pieces)

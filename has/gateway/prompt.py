@@ -42,9 +42,14 @@ class Language(Protocol):
 
     `says_ends`: a token itself says that it is the last, also of an answer that is as long as it may be. Else the
     service counts.
+
+    `estimates`: a prompt's length is an estimate until the workers have counted; nothing is refused for it.
+    `characters_per_token`: most characters of a text that one token can stand for.
     """
 
     says_ends: bool
+    estimates: bool
+    characters_per_token: int
 
     def renderer(self, job: Job) -> Renderer:
         """How `job`'s prompt is rendered. Where the workers render it, an estimate of its length will do."""
@@ -60,6 +65,8 @@ class BundledLanguage:
     """The bundled models' byte-level tokenizer and chat template."""
 
     says_ends = False
+    estimates = False
+    characters_per_token = 1
 
     def __init__(self, eos: int | None) -> None:
         self._eos = eos

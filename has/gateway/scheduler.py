@@ -35,6 +35,8 @@ from has.policy import Admission, DeficitRouter, MicroBatcher, SmPartitioner
 from has.policy.admission import Load
 from has.policy.arguments import not_before_s, time_ns
 
+Pool = Literal["encode", "prefill", "decode"]
+"""A pool that requests wait for, whatever the topology calls it: mixed workers decode too."""
 SmTable = Literal["streams"] | Iterable[SmRow] | Mapping[int, float]
 
 
@@ -50,7 +52,7 @@ class Scheduler:
     max_queue        requests without a first token beyond which an arrival is refused
     backpressure     also refuse what would wait for KV behind more than the decode pool holds
     continuous       workers are engines that batch by themselves: requests join what runs there, within
-                     the bounds of one batch, and each ends by itself
+                     the bounds of one batch, and each ends by itself; decode brings their first token
     seed             of `dispatch: random`, drawn as the simulator draws
     """
 
@@ -75,6 +77,7 @@ class Scheduler:
         self.released_tps = 0.0
         self._backpressure = backpressure
         self._preprocesses = preprocesses
+        self._continuous = continuous
         self._caps = Caps(deployment.prefill_token_budget, deployment.max_prefill_requests)
         # Kept in nanoseconds, like every instant that is computed: a sum of floats might never be reached.
         self._transfers: list[tuple[int, int, Ticket]] = []
@@ -222,19 +225,20 @@ class Scheduler:
         transfer_s: Callable[[Ticket], float] | None = None,
         requests: Sequence[int] = (),
     ) -> list[Ticket]:
-        """A prefill batch is done, or `requests` of what runs: they have their first token, and their KV goes to decode.
+        """A prefill batch is done, or `requests` of what runs: their KV goes to decode.
 
-        Returns those. Requests with nothing left to decode are over.
+        Returns those. Workers of ours bring the first token; requests with nothing left to decode are over.
         """
         lane = self.remote.lanes[worker] if remote else self.encoders[worker].prefiller
         batch = lane.end(now_s, requests)
         for ticket in batch:
             if ticket.state == "over":
                 continue
-            self.answered(ticket.request)
             if ticket.output_tokens == 1:
                 self._end(ticket)
             else:
+                if not self._continuous:  # what an engine prefills gets its first token from decode
+                    self.answered(ticket.request)
                 ticket.state = "decode"
                 self._under_way(ticket, now_s + (transfer_s(ticket) if transfer_s is not None else 0.0))
         return batch
@@ -324,6 +328,11 @@ class Scheduler:
         stranded, self._stranded = self._stranded, []
         for ticket in stranded:
             self._assign(ticket, now_s)
+
+    def waiting_for(self, pool: Pool) -> list[Ticket]:
+        """Requests that no worker of `pool` has taken: while any lives, those alone that find no room at prefill."""
+        queues = {"encode": self._stranded, "prefill": self.remote.queue, "decode": self._arrivals_at_decode}
+        return list(queues[pool])
 
     def retry(self, request: int, now_s: float, *, preprocessed: bool) -> None:
         """Start `request` over, from its preprocessed media where they are still at hand."""

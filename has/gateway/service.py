@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -39,7 +39,7 @@ from has.gateway.port import (
     WorkerPort,
 )
 from has.gateway.prompt import BundledLanguage, Language
-from has.gateway.scheduler import Scheduler
+from has.gateway.scheduler import Pool, Scheduler
 from has.gateway.snapshot import snapshot
 from has.gateway.stream import TokenStream
 
@@ -48,6 +48,8 @@ MOST_RETRIES = 3
 """Times a job is started over when workers die under it, before it is given up."""
 REPLACED_S = 5.0
 """A pool without a living worker takes requests on for this long: a replacement is there in a fraction of it."""
+LOOK_S = 1.0
+"""Between two looks, once that time is over, at what waits for a pool that still has no living worker."""
 Tap = Callable[[Command | Event, float], None]
 
 
@@ -62,7 +64,7 @@ class _Running:
 class Service:
     """One deployment, serving (`has.gateway.job.Serving`).
 
-    max_model_len  most prompt, media and output tokens of one request, None without bound
+    max_model_len  most prompt, media and output tokens of one request, None without bound but a worker's KV
     eos            the bundled model's end-of-sequence id, None if it never ends by itself
     language       what prompts and tokens mean; default: the bundled models'
     tap            hears every command and event with the real time it passed, for trials' records
@@ -85,7 +87,8 @@ class Service:
         self.observer = observer or Observer()
         self._port = port
         self._model = model
-        self._context = Context(max_model_len)
+        bounds = [most for most in (max_model_len, scheduler.decode.kv_tokens) if most is not None]
+        self._context = Context(min(bounds, default=None))
         self._language = language or BundledLanguage(eos)
         self._tap = tap
         self._clock = clock
@@ -98,6 +101,7 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._lost_s: dict[str, float] = {}
+        self._patience: asyncio.TimerHandle | None = None
         self._pace = Pace()
         port.listen(self._handle)
 
@@ -116,30 +120,37 @@ class Service:
             return self.broken
         if self._draining:
             return "shutting down"
+        given_up = self._given_up()
+        return _nobody_for(given_up) if given_up else None
+
+    def _without_workers(self) -> list[Pool]:
+        """Pools that have workers, of which none lives."""
         scheduler = self.scheduler
-        pools = {
+        pools: dict[Pool, list[bool]] = {
             "encode": scheduler.to_encoder.alive,
             "prefill": [lane.alive for lane in scheduler.remote.lanes],
             "decode": scheduler.decode.alive,
         }
+        return [name for name, alive in pools.items() if alive and not any(alive)]
+
+    def _given_up(self) -> list[Pool]:
+        """Those of them that nobody waits for any longer."""
         horizon_s = self._clock() - REPLACED_S
-        dead = [
-            name
-            for name, alive in pools.items()
-            if alive and not any(alive) and self._lost_s.get(name, horizon_s) <= horizon_s
-        ]
-        return f"no living worker for {' and '.join(dead)}" if dead else None
+        return [name for name in self._without_workers() if self._lost_s.get(name, horizon_s) <= horizon_s]
 
     async def submit(self, job: Job) -> TokenStream:
         why = self.not_ready()
         if why is not None:
             raise Unavailable(why, retry_after_s=1.0)
+        self._context.check_text(job, self._language.characters_per_token)
         request, now_s = self._next, self._clock()
         arrival_s = now_s if job.arrival_s is None else job.arrival_s
         render = self._language.renderer(job)
         prompt_tokens = len(render([1] * len(job.media))) - len(job.media)
         if prompt_tokens + len(job.media) < 1:
             raise BadRequest("the prompt is empty", "messages")
+        if self._language.estimates:
+            prompt_tokens = self._context.credible(job, prompt_tokens)
         output_tokens = self._context.output_tokens(job, prompt_tokens)
         payload = Payload(
             media=job.media,
@@ -256,6 +267,8 @@ class Service:
     def _fit(self, running: _Running) -> None:
         """Hold a request to its context and to a worker's memory, now that its media are counted."""
         job, ticket, stream = running.job, running.ticket, running.stream
+        if self._language.estimates:
+            ticket.prompt_tokens = self._context.credible(job, ticket.prompt_tokens, ticket.media_tokens)
         try:
             ticket.output_tokens = self._context.left_after_media(job, ticket.tokens, ticket.output_tokens)
         except BadRequest as error:
@@ -303,6 +316,22 @@ class Service:
         self._lost_s["decode" if event.pool == "mixed" else event.pool] = now_s
         for ticket in self.scheduler.lost(event.pool, event.worker, now_s):
             self._start_over(ticket, f"a {event.pool} worker failed", event.reason, now_s)
+        self._look_again(REPLACED_S)
+
+    def _look_again(self, after_s: float) -> None:
+        """See after a while whether requests wait for a pool that does not come back."""
+        if self._patience is None and (self._running or not self._draining):
+            self._patience = asyncio.get_running_loop().call_later(after_s, self._look)
+
+    def _look(self) -> None:
+        """What waits for a pool that is given up is told what new requests are told."""
+        self._patience = None
+        given_up = self._given_up()
+        for pool in given_up:
+            for ticket in self.scheduler.waiting_for(pool):
+                self._fail(ticket.request, Unavailable(_nobody_for(given_up), retry_after_s=1.0))
+        if self._without_workers():
+            self._look_again(LOOK_S)
 
     def _start_over(self, ticket: Ticket, what: str, reason: str, now_s: float) -> None:
         """Unless tokens were sent, or it has failed too often: then it ends, and says so."""
@@ -363,6 +392,9 @@ class Service:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -398,6 +430,10 @@ class Service:
     def state(self) -> ServiceState:
         """The service now, for metrics and the status page."""
         return snapshot(self.scheduler, len(self._running), self.not_ready())
+
+
+def _nobody_for(pools: Sequence[Pool]) -> str:
+    return f"no living worker for {' and '.join(pools)}"
 
 
 def _delays(transfers: tuple[tuple[int, float], ...]) -> Callable[[Ticket], float]:

@@ -84,9 +84,8 @@ def load_frames(
         limits.check_seconds("video", seconds)
         total = stream.frames or round(seconds * rate)
         if total < 1:
-            total = sum(
-                1 for _ in zip(container.decode(stream), range(limits.decoded_frames + 1), strict=False)
-            )
+            for total, frame in enumerate(container.decode(stream), start=1):
+                limits.check_clip(total, frame.width, frame.height)
             container.seek(0)
         limits.check_clip(total, width, height)
         wanted = max(1, min(count_for(total / rate, total), total))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from has.core.deployment import Deployment
-from has.core.records import COMPLETED, REFUSED, Records
+from has.core.records import COMPLETED, NEVER, REFUSED, Records
 from has.core.requests import Requests
 from has.core.stage import Beside, Stage
 from has.gateway.pools import Ticket
@@ -61,6 +61,7 @@ class FakeWorkers:
             for _ in scheduler.decode.held
         ]
         self.stepping = [False] * len(self.batches)
+        self.first_by_decode = deployment.topology == "disaggregated" and deployment.first_token == "decode"
         for index in range(len(requests)):
             self.at(int(requests.arrival_ns[index]), ARRIVAL, lambda index=index: self._arrive(index))
 
@@ -208,8 +209,10 @@ class FakeWorkers:
 
     def _prefilled(self, remote: bool, worker: int, requests: tuple[int, ...]) -> None:
         for request in requests:
-            self._first_token(request)
-            if self.requests.output_tokens[request] == 1:
+            last = self.requests.output_tokens[request] == 1
+            if last or not self.first_by_decode:
+                self._first_token(request)
+            if last:
                 self._finish(request)
         self.scheduler.prefilled(
             remote,
@@ -262,6 +265,10 @@ class FakeWorkers:
 
     def _stepped(self, worker: int, batch: DecodeBatch) -> None:
         self.stepping[worker] = False
+        for sequence in batch.admitted:
+            if self.records.first_token_ns[sequence.request] == NEVER:
+                self._first_token(sequence.request)
+                self.scheduler.answered(sequence.request)
         for ended in batch.stepped():
             self._finish(ended.request)
             self.scheduler.finish(ended.request)

@@ -6,7 +6,7 @@ import pytest
 
 from has.gateway.context import Context
 from has.gateway.errors import BadRequest
-from has.gateway.job import Job
+from has.gateway.job import Job, MediaRef, Message
 
 
 def job(max_tokens: int | None) -> Job:
@@ -44,3 +44,26 @@ def test_without_a_bound_a_wish_is_needed_and_media_take_nothing() -> None:
         Context(None).output_tokens(job(None), 30)
     assert Context(None).output_tokens(job(7), 30) == 7
     assert Context(None).left_after_media(job(7), 10**6, 7) == 7
+
+
+@pytest.mark.parametrize(("wish", "room"), [(None, 98), (40, 60)])
+def test_an_estimate_is_believed_as_far_as_there_is_room(wish: int | None, room: int) -> None:
+    context = Context(100)
+    assert context.credible(job(wish), 30) == 30
+    assert context.credible(job(wish), 10**6) == room
+    assert context.credible(job(wish), 10**6, media_tokens=20) == room - 20
+    assert context.credible(job(wish), 10**6, media_tokens=200) == 0
+    assert context.output_tokens(job(wish), room) == (wish or 2)
+    assert Context(None).credible(job(wish), 10**6) == 10**6
+
+
+def test_text_that_is_too_long_for_any_tokenizer_is_refused_unread() -> None:
+    long = Job((Message("user", ("x" * 250, MediaRef(0))), Message("user", ("x" * 151,))), max_tokens=1)
+    Context(None).check_text(long, 4)
+    Context(101).check_text(long, 4)
+    with pytest.raises(
+        BadRequest, match="401 characters; the context of 100 tokens holds at most 400"
+    ) as caught:
+        Context(100).check_text(long, 4)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    Context(10).check_text(Job((5,) * 100, max_tokens=1), 1)

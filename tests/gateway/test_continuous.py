@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from has.core.deployment import Deployment
 from has.gateway.pools import Ticket
-from has.gateway.port import Admit, Encode, Prefill, Preprocess
+from has.gateway.port import Admit, Encode, Prefill, Preprocess, Refuse
 from has.gateway.scheduler import Scheduler
 
 
-def scheduler(*, continuous: bool = True, prefill: int = 1, **fields: Any) -> Scheduler:
+def scheduler(
+    *, continuous: bool = True, prefill: int = 1, bound: int | None = None, **fields: Any
+) -> Scheduler:
     plan = {
         "version": 1,
         "model": "m",
@@ -22,7 +26,9 @@ def scheduler(*, continuous: bool = True, prefill: int = 1, **fields: Any) -> Sc
         "max_wait_ms": 0.0,
         "slo": {"ttft_ms": 1000, "tpot_ms": 50},
     }
-    return Scheduler(Deployment.model_validate(plan | fields), preprocesses=False, continuous=continuous)
+    return Scheduler(
+        Deployment.model_validate(plan | fields), preprocesses=False, continuous=continuous, max_queue=bound
+    )
 
 
 def ticket(request: int, tokens: int = 100, *, media: bool = True) -> Ticket:
@@ -117,3 +123,28 @@ def test_media_dealt_out_go_to_encoders_with_nothing_to_do() -> None:
     assert started(gateway.advance(0.2), Prefill) == []
     gateway.encoded(0, 0.3, requests=(0,))
     assert started(gateway.advance(0.3), Prefill) == [(0, (0,))], "when the last of its parts is there"
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_max_queue_counts_until_the_first_token_which_decode_brings(continuous: bool) -> None:
+    """Else decode that cannot keep up takes on requests without bound, as prefill empties the count."""
+    gateway = scheduler(continuous=continuous, bound=1)
+    gateway.arrive(ticket(0, media=False), 0.0)
+    gateway.advance(0.0)
+    gateway.prefilled(True, 0, 0.1, requests=(0,))
+    assert [c.request for c in gateway.advance(0.1) if isinstance(c, Admit)] == [0]
+    assert gateway.unanswered == int(continuous), "workers of ours bring it with prefill"
+    assert isinstance(gateway.arrive(ticket(1, media=False), 0.2), Refuse) == continuous
+    gateway.answered(0)
+    assert gateway.unanswered == int(not continuous), "the one that was taken on"
+
+
+def test_an_answer_of_one_token_is_prefills_and_waits_no_longer() -> None:
+    gateway = scheduler(bound=1)
+    whole = ticket(0, media=False)
+    whole.output_tokens = 1
+    gateway.arrive(whole, 0.0)
+    gateway.advance(0.0)
+    gateway.prefilled(True, 0, 0.1, requests=(0,))
+    assert gateway.unanswered == 0
+    assert gateway.arrive(ticket(1, media=False), 0.1) is None

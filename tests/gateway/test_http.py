@@ -464,6 +464,34 @@ class TestOperations:
             assert value(f'has:gap_threshold_seconds{{encode_worker="0",model_name="{MODEL}"}}') == 0.25
             assert value(f'has:queue_length{{model_name="{MODEL}",stage="encode"}}') == 3
 
+    def test_what_fails_before_the_service_is_asked_is_counted(self):
+        """Else an outage of everything leaves all counters flat."""
+        with serving_queue(limits=Limits(body_bytes=10_000, silence_s=0.05)) as (service, client):
+
+            def failures() -> dict[str, float]:
+                text = client.get("/metrics").text
+                found = re.findall(r'has:request_failure_total\{.*reason="(\w+)"\} (\S+)', text)
+                return {reason: float(count) for reason, count in found}
+
+            def missed() -> dict[str, int]:
+                return client.get("/status").json()["last_minute"]["missed"]
+
+            error_of(client.post(CHAT, json=chat("a", temperature=-1)), 400)
+            error_of(client.post(CHAT, json=with_parts(image(b"no image"))), 400)
+            error_of(client.post(CHAT, json={**chat("a"), "model": "gpt-9"}), 404)
+            error_of(client.post(CHAT, json=chat("x" * 10_000)), 413)
+            with _raw(client, b"Content-Length: 1000", b"{") as connection:
+                assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
+            assert failures() == {"bad_request": 5}
+            assert missed() == {}, "the clients' own doing"
+            service.why_not = "no living worker for decode"
+            error_of(client.post(CHAT, json=chat("a")), 503)
+            service.why_not = None
+            error_of(client.post(CHAT, json=chat("unavailable")), 503)
+            error_of(client.post(CHAT, json=chat("refused")), 429)
+            assert failures() == {"bad_request": 5, "unavailable": 2}
+            assert missed() == {"unavailable": 2}
+
 
 class TestKey:
     @pytest.fixture(scope="class")
@@ -499,6 +527,14 @@ class TestKey:
             "alias",
         ]
         error_of(locked.post(CHAT, json=chat("a"), headers=headers), 404)
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t"])
+def test_a_blank_key_is_none(key):
+    """`Authorization: Bearer` alone would hold it."""
+    with pytest.raises(InputError, match="locks nothing") as caught:
+        create_app(QueueService(), api_key=key)
+    assert caught.value.field == "api_key"
 
 
 class TestLimits:
@@ -561,6 +597,38 @@ class TestLimits:
             # The cancelled request's room comes back a moment after its job has ended.
             statuses = (client.post(CHAT, json=chat("x" * 60_000)).status_code for _ in range(1000))
             assert 200 in statuses
+
+    def test_media_fetched_count_as_bodies(self):
+        """A body of some hundred bytes may name gigabytes."""
+
+        async def picture(_: httpx.Request) -> httpx.Response:
+            async def data():
+                yield png() + bytes(30_000)
+
+            return httpx.Response(200, content=data())
+
+        async def resolve(_host: str, _port: int) -> list[str]:
+            return ["93.184.216.34"]
+
+        metrics, service = Metrics(MODEL), QueueService()
+        app = create_app(
+            service,
+            metrics=metrics,
+            limits=Limits(bodies_bytes=100_000),
+            allowed_media_domains=["cdn.example.org"],
+            resolver=resolve,
+            media_transport=httpx.MockTransport(picture),
+        )
+        part = {"type": "image_url", "image_url": {"url": "https://cdn.example.org/cat.png"}}
+        with serving(app) as url:
+            refused = httpx.post(f"{url}{CHAT}", json=with_parts(*[part] * 4))
+            assert error_of(refused, 429)["code"] == "memory"
+            assert not service.jobs
+            for _ in range(2):
+                assert httpx.post(f"{url}{CHAT}", json=with_parts(*[part] * 3)).status_code == 200
+            shown = httpx.get(f"{url}/metrics").text
+        assert f'has:requests_refused_total{{model_name="{MODEL}",reason="memory"}} 1.0' in shown
+        assert "request_failure_total{" not in shown, "a refusal is no failure too"
 
     def test_messages(self, small):
         error_of(

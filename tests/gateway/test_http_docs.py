@@ -7,7 +7,7 @@ from pathlib import Path
 
 from has.gateway.limits import MIB, Limits
 from has.gateway.metrics import Metrics
-from has.gateway.openai_schema import ERROR_TYPES, NEUTRAL
+from has.gateway.openai_schema import ERROR_TYPES, MOST_BRACKETS, MOST_COMMAS, NEUTRAL
 from tests.gateway.queue_service import MODEL, QueueService
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
@@ -24,6 +24,7 @@ def test_every_metric_is_listed_and_nothing_else():
 def test_the_bounds_are_those_in_force():
     limits = Limits()
     for said in (
+        f"| objects and lists, commas in a body | {MOST_BRACKETS:,}, {MOST_COMMAS:,};",
         f"| body | {limits.body_bytes // MIB} MiB |",
         f"| all bodies held at once | {limits.bodies_bytes // MIB} MiB",
         f"{limits.media_items}, {limits.messages} |",

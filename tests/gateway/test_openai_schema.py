@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from has.gateway.errors import BadRequest
-from has.gateway.openai_schema import NEUTRAL, ChatRequest, Chunks, parse_chat
+from has.gateway.errors import BadRequest, TooLarge
+from has.gateway.openai_schema import MOST_BRACKETS, MOST_COMMAS, NEUTRAL, ChatRequest, Chunks, parse_chat
 
 fixed = settings(deadline=None, derandomize=True, max_examples=400)
 scalars = st.one_of(
@@ -95,3 +96,18 @@ def test_exactly_as_many_tokens_as_asked():
     body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 7}
     assert parse_chat(json.dumps({**body, "min_tokens": 7}).encode()).ignore_eos
     assert isinstance(outcome(json.dumps({**body, "min_tokens": 6}).encode()), BadRequest)
+
+
+@pytest.mark.parametrize(
+    ("content", "stop", "many"),
+    [
+        ([{"type": "text", "text": ""}] * MOST_BRACKETS, None, "objects and lists"),
+        ([[]] * MOST_BRACKETS, None, "objects and lists"),
+        ("a", [1] * (MOST_COMMAS + 1), "commas"),
+    ],
+    ids=["objects", "lists", "values"],
+)
+def test_a_body_of_more_parts_than_can_be_checked_in_a_moment_is_refused_unread(content, stop, many):
+    body = {"model": "m", "messages": [{"role": "user", "content": content}], "stop": stop}
+    with pytest.raises(TooLarge, match=many):
+        parse_chat(json.dumps(body).encode())

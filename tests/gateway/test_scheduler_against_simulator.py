@@ -127,7 +127,9 @@ def random_requests(rng: np.random.Generator, n: int) -> Requests:
     return Requests.from_rows(rows)
 
 
-def live(deployment: Deployment, latency: LatencyModel, requests: Requests, seed: int) -> Records:
+def live(
+    deployment: Deployment, latency: LatencyModel, requests: Requests, seed: int, *, continuous: bool = False
+) -> Records:
     simulator = Simulator(latency)
     media_rate = deployment.rate * requests.media_share or None
     encoders = max(1, deployment.alloc.encode or 1)
@@ -145,6 +147,7 @@ def live(deployment: Deployment, latency: LatencyModel, requests: Requests, seed
         preprocesses=latency.covers(Stage.PREPROCESS),
         kv_tokens=kv_capacity(deployment, latency.metadata, LAST_POOL[deployment.topology]),
         max_queue=deployment.max_queue,
+        continuous=continuous,
         seed=seed,
     )
     return FakeWorkers(scheduler, deployment, latency, requests).run()
@@ -159,7 +162,24 @@ def test_same_records(topology: str, seed: int) -> None:
     latency = LatencyModel.from_profile(random_profile(rng))
     simulator = Simulator(latency)
     simulated = simulator.run(deployment, simulator.prepare(requests, seed))
-    lived = live(deployment, latency, requests, seed)
+    assert_same(live(deployment, latency, requests, seed), simulated)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_as_many_are_refused_where_decode_brings_the_first_token(seed: int) -> None:
+    """Engines do not end batches as one; with one request at each encoder and prefill worker that makes no difference."""
+    rng = np.random.default_rng([seed, 7])
+    fields = random_deployment(rng, "disaggregated").model_dump(mode="json", exclude_none=True)
+    fields |= {"encode_batch": 1, "max_prefill_requests": 1, "max_num_seqs": 2, "max_queue": 4}
+    deployment = Deployment.model_validate({**fields, "first_token": "decode"})
+    requests = random_requests(rng, 80)
+    latency = LatencyModel.from_profile(random_profile(rng))
+    simulator = Simulator(latency)
+    simulated = simulator.run(deployment, simulator.prepare(requests, seed))
+    assert_same(live(deployment, latency, requests, seed, continuous=True), simulated)
+
+
+def assert_same(lived: Records, simulated: Records) -> None:
     np.testing.assert_array_equal(lived.status, simulated.status)
     for column in COLUMNS:
         if column == "prefill_ready_ns":

@@ -149,7 +149,7 @@ class Chaos:
                 self.random.uniform(0.01, 0.6),
                 lambda of=requests: ended(*of) if self.epoch[place] == epoch else None,
             )
-        if "mixed" in place:
+        if isinstance(command, Admit) and ("mixed" in place or self.continuous):
             self.later(0.005, lambda: self.scheduler.answered(command.request))
 
     def encoded(self, command: Encode, requests: tuple[int, ...]) -> None:

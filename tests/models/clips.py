@@ -48,3 +48,16 @@ def sound(kind: str, seconds: float = 3.0) -> bytes:
         out.mux(stream.encode(frame))
         out.mux(stream.encode())
     return buffer.getvalue()
+
+
+@cache
+def stream_of(frames: int) -> bytes:
+    """A clip as it comes from a camera: nothing in it says how long it is. Frames of 64 x 48."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="matroska", options={"live": "1"}) as out:
+        stream = out.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(frames):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), "rgb24")))
+        out.mux(stream.encode())
+    return buffer.getvalue()

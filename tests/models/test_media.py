@@ -18,7 +18,7 @@ from has.models.names import BUNDLED
 from has.models.pixels import anyres, patches, tiles
 from has.models.synthetic import media_bytes, synthetic_media
 from has.models.tokens import media_tokens, nearest_media_tokens
-from tests.models.clips import clip, sound
+from tests.models.clips import clip, sound, stream_of
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -208,6 +208,16 @@ def test_clips_are_sampled_evenly(container: str) -> None:
     assert item.grid[:4] == Grid("video", 3, 4, 4)[:4]
     assert item.grid.step_s == pytest.approx(1.0, rel=0.05)
     assert item.tokens == 12
+
+
+@pytest.mark.parametrize(
+    "limits", [MediaLimits(decoded_frames=10), MediaLimits(max_clip_pixels=10 * 64 * 48)]
+)
+def test_a_clip_without_a_length_is_counted_no_further_than_it_may_be_long(limits: MediaLimits) -> None:
+    assert decode_media("video", stream_of(20), "tiny-video").grid.t == 2
+    with pytest.raises(InputError) as caught:
+        decode_media("video", stream_of(20), "tiny-video", limits)
+    assert caught.value.value in ("11 frames", f"{11 * 64 * 48} pixels in all")
 
 
 def test_frames_as_images_are_all_used() -> None:
