@@ -28,7 +28,7 @@ OTHERS_BOUND = 0.2
 """Share of the cores that others may use while costs are measured."""
 WAVERS_BOUND = 0.08
 """How far apart two halves of the measurement may be, at nine works in ten."""
-VERSION = 4
+VERSION = 5
 """Of the way costs are measured: tables of another are not used."""
 
 

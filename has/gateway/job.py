@@ -14,6 +14,8 @@ from has.gateway.observer import ServiceState
 
 MediaKind = Literal["image", "video", "audio"]
 FinishReason = Literal["stop", "length"]
+CUT_SHORT = ("abort", "error")
+"""What engines say in its place of what is no whole answer: one that is stopped, paused or put to sleep ends its requests so."""
 
 
 @dataclass(frozen=True, slots=True)

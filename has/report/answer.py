@@ -130,9 +130,10 @@ def best_gain_words(evidence: Mapping[str, Any]) -> str:
 
 
 def on_others(baseline: Mapping[str, Any], objective: Mapping[str, Any]) -> str:
-    """How many GPUs a baseline has where that is not what was searched for: a user's own may. Empty elsewhere."""
-    has, asked = baseline.get("gpus"), objective.get("gpus")
-    return "" if has is None or asked is None or has == asked else f"on {plural(has, 'GPU')}, not {asked}"
+    """How many GPUs a baseline has where the best has another number of them: a user's own may, and all may where
+    the cheapest is looked for. Empty elsewhere."""
+    has, best = baseline.get("gpus"), objective.get("gpus")
+    return "" if has is None or best is None or has == best else f"on {plural(has, 'GPU')}, not {best}"
 
 
 def each_gain_words(evidence: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from has.core.deployment import Deployment
 from has.core.requests import Requests
+from has.core.slo import Slo
 from has.core.trial import Trial, TrialState
 from has.core.words import percent, plural
 from has.core.workload import Workload
@@ -259,13 +260,19 @@ def _mend(loop: Loop) -> str:
     problem = loop.problem
     unmet = [floor for floor in lowest(loop) if not floor.met]
     if unmet:
-        needs = " and ".join(
-            f"--{floor.metric.lower()}-ms {math.ceil(floor.least_s * 1e3)}" for floor in unmet
-        )
+        needs = " and ".join(_allowance(floor, problem.slo) for floor in unmet)
         return f"more GPUs cannot help: allow at least {needs}, or smaller requests, faster GPUs, more tensor parallelism"
     if problem.objective.name == "max-rate":
         return "loosen --ttft-ms, --tpot-ms or --attainment"
     return "lower --rate, give more --gpus, or loosen --ttft-ms, --tpot-ms or --attainment"
+
+
+def _allowance(floor: Floor, slo: Slo) -> str:
+    """Where it is given: a bound that is not the SLO's is that of an entry of the workload, which no option moves."""
+    least = math.ceil(floor.least_s * 1e3)
+    if floor.allowed_s == (slo.ttft_s if floor.metric == "TTFT" else slo.tpot_s):
+        return f"--{floor.metric.lower()}-ms {least}"
+    return f"{floor.metric.lower()}_ms {least} in the slo of its entry in the workload"
 
 
 def _other_arrivals(loop: Loop, workload: Workload, seed: int, rate: float, *, live: bool) -> Requests:

@@ -44,7 +44,7 @@ def evidence(
             "value": choice.value,
             "unit": objective.unit,
             "rates": list(objective.rates),
-            "gpus": loop.problem.gpus,
+            "gpus": choice.candidate.total,
             "posterior": _posterior(loop, choice.candidate),
         },
         **binding(loop, choice.candidate),

@@ -74,7 +74,7 @@ def explain(
     deployment = deployment.model_copy(update={"slo": bounds, "rate": in_force})
     if trace:  # read once for all steps, and no more of a very long one than a search judges by
         drawn = lasting(drawn)
-        in_force = rate or drawn.mean_rate or in_force  # its own times, whatever rate the deployment is for
+        in_force = drawn.mean_rate or in_force  # its own times, whatever rate the deployment is for
         estimate = deployment.rate_estimate or "online"
         deployment = deployment.model_copy(update={"rate_estimate": estimate})
     pools = dict(pool_profiles or {})

@@ -25,13 +25,12 @@ from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.words import plural
 from has.errors import InputError, RunError
+from has.gateway.job import CUT_SHORT
 from has.models.names import is_bundled
 from has.trial.loadgen import LATE_S, Schedule, open_loop
 from has.trial.payload import BUNDLED_WRITER, Payloads, Writer
 
 TIMEOUT_S = 600.0
-ABORTED = ("abort", "error")
-"""Finish reasons of an answer that an engine broke off: the stream ends in order, and is no answer all the same."""
 
 Watch = Callable[[int, int, int], None]
 """Told (sent, ended, all) as the run goes on."""
@@ -318,7 +317,7 @@ def _take(sample: _Sample, data: bytes, now_s: float) -> None:
             sample.last_s = now_s
             sample.chunks += 1
             sample.pieces[text] += 1
-        if (reason := choice.get("finish_reason")) in ABORTED:
+        if (reason := choice.get("finish_reason")) in CUT_SHORT:
             sample.fault = f"ended by the server ({reason})"
         elif reason:
             sample.finished = True

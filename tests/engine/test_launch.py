@@ -121,6 +121,13 @@ def test_shared_memory_of_the_killed_is_removed(tmp_path) -> None:
     assert not queue.exists()
 
 
+def test_a_file_whose_name_is_no_utf8_hides_no_shared_memory(tmp_path) -> None:
+    """Any process of the machine may have mapped one, and all are looked at."""
+    lines = (b"7f00-7f01 r--p 0 08:01 7 /home/caf\xe9\n", b"7f02-7f03 rw-s 0 00:1b 9 /dev/shm/psm_1\n")
+    (tmp_path / "maps").write_bytes(b"".join(lines))
+    assert reaper._mapped(tmp_path) == {reaper.SHARED / "psm_1"}
+
+
 QUEUES = """
 import subprocess, sys
 from multiprocessing.shared_memory import SharedMemory

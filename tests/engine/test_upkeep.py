@@ -35,7 +35,7 @@ class OneFleet:
         self.ready.set()
         self.up = False
         self.ends = ends or []
-        self.revivals = 0
+        self.revivals = self.noted = 0
         self.now_s = 0.0
         self.pauses: list[float] = []
         self.said: list[str] = []
@@ -60,6 +60,9 @@ class OneFleet:
 
     def usable(self) -> bool:
         return self.up
+
+    def note_ready(self, _: Any) -> None:
+        self.noted += 1
 
     def why(self) -> str:
         return "killed"
@@ -148,7 +151,7 @@ def test_one_that_dies_before_the_gateway_saw_it_serve_is_started_again() -> Non
 
 
 def test_one_that_came_up_late_is_left_alone() -> None:
-    """It was slow to start, and serves by the time that it would be started again."""
+    """It was slow to start, and serves by the time that it would be started again: from then on it counts as up."""
     fleet = OneFleet([RunError("l0 not ready after 900 s")])
 
     def wait(seconds: float) -> bool:
@@ -157,7 +160,12 @@ def test_one_that_came_up_late_is_left_alone() -> None:
 
     fleet.wait = wait  # type: ignore[method-assign]
     fleet.lose()
-    assert (fleet.up, fleet.revivals) == (True, 1)
+    assert (fleet.up, fleet.revivals, fleet.noted) == (True, 1, 1)
+    del fleet.wait
+    fleet.now_s += SERVED_S
+    fleet.ends = [RunError("out of memory")] * 9
+    fleet.lose()
+    assert fleet.revivals == 1 + len(PAUSES_S)
 
 
 def test_a_pause_ends_when_everything_is_being_ended(tmp_path: Path, monkeypatch) -> None:

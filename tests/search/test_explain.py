@@ -9,6 +9,7 @@ from has.core.profile import Profile
 from has.core.space import SearchSpace
 from has.core.workload import Workload
 from has.files.trace import save_trace
+from has.search import explain as explain_module
 from has.search.explain import explain, steps
 from has.search.run import search
 from has.sim.draw import draw_requests
@@ -177,7 +178,7 @@ def test_a_runner_up_says_what_binds_it(profile: Profile, workload: Workload) ->
     assert found["capacities"]["limit_rps"] == pytest.approx(evidence["limit_rps"], rel=0.2)
 
 
-def test_a_trace_keeps_its_times_whatever_rate_the_deployment_is_for(tmp_path) -> None:
+def test_a_trace_keeps_its_times_whatever_rate_the_deployment_is_for(tmp_path, monkeypatch) -> None:
     drawn = draw_requests(make_workload(), rate=4.0, requests=300, seed=2)
     save_trace(drawn, tmp_path / "trace.csv")
     trace = make_workload(arrivals={"process": "trace", "file": str(tmp_path / "trace.csv")}, requests=[])
@@ -191,3 +192,9 @@ def test_a_trace_keeps_its_times_whatever_rate_the_deployment_is_for(tmp_path) -
     assert set(loads) == {0.9, 1.1}
     stretched = explain(asked, make_profile(), trace, rate=6.0)
     assert stretched["figures"]["offered_rps"] == pytest.approx(6.0, rel=0.02)
+    # Of a very long one what is looked at is busier than the whole, and all rows are of that.
+    busy = drawn[:100]
+    monkeypatch.setattr(explain_module, "lasting", lambda requests: requests[:100])
+    part = explain(asked, make_profile(), trace, rate=2 * drawn.mean_rate)
+    assert part["rate"] == pytest.approx(2 * busy.mean_rate, rel=1e-3)
+    assert part["figures"]["offered_rps"] == pytest.approx(2 * busy.mean_rate, rel=0.02)

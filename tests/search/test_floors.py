@@ -155,6 +155,17 @@ def test_requests_with_bounds_of_their_own_are_held_to_those() -> None:
     assert refused.allowed_s == 0.55
 
 
+def test_a_bound_of_an_entry_is_mended_in_the_workload() -> None:
+    """No option reaches it: whoever followed one would get the same answer."""
+    image = {"modality": "image", "media_tokens": 200, "prompt_tokens": 20, "output_tokens": 20}
+    own = {"media_tokens": 2000, "weight": 2.0, "slo": {"ttft_ms": 550.0, "tpot_ms": 100.0}}
+    mixed = make_workload(requests=[image, {**image, **own}], slo={"ttft_ms": 5000.0, "tpot_ms": 40.0})
+    with pytest.raises(InfeasibleError) as error:
+        search(4, make_profile(), mixed, space=SPACE, rate=2.0, requests=100, trials=3, seed=1)
+    assert "allow at least ttft_ms 607 in the slo of its entry in the workload" in error.value.mend
+    assert "--ttft-ms" not in error.value.mend
+
+
 def test_a_search_of_requests_with_bounds_of_their_own_lets_batches_wait() -> None:
     image = {"modality": "image", "media_tokens": 200, "prompt_tokens": 20, "output_tokens": 20}
     video = {"modality": "video", "media_tokens": 2000, "prompt_tokens": 20, "output_tokens": 20}

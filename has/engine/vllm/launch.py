@@ -171,10 +171,7 @@ class Launcher:
                     raise RunError(f"{engine.name} cannot start: {fatal}", mend=self.where_log(engine))
                 if engine.ready():
                     left.remove(engine)
-                    engine.became_ready()
-                    for path in engine.shared:
-                        self._tell_reaper(path)
-                    _unpin(engine.group)
+                    self.note_ready(engine)
                     self._say(f"{engine.name} is ready after {time.monotonic() - began:.0f} s")
             if left and time.monotonic() > until:
                 names = ", ".join(engine.name for engine in left)
@@ -184,6 +181,13 @@ class Launcher:
                 )
             if left:
                 time.sleep(POLL_S)
+
+    def note_ready(self, engine: Engine) -> None:
+        """Take down what is known of an instance from the time on at which it serves."""
+        engine.became_ready()
+        for path in engine.shared:
+            self._tell_reaper(path)
+        _unpin(engine.group)
 
     def where_log(self, engine: Engine) -> str:
         """Where the log of a failed engine can be read when all is over."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from has.gateway.job import FinishReason, Job, MediaBytes, MediaRef
+from has.gateway.job import CUT_SHORT, FinishReason, Job, MediaBytes, MediaRef
 from has.gateway.port import Payload
 
 PATH = "/v1/chat/completions"
@@ -31,8 +31,6 @@ REMOTE_DECODE: dict[str, Any] = {
     "remote_host": None,
     "remote_port": None,
 }
-CUT = ("abort", "error")
-"""Finish reasons of what is no whole answer: an instance that is stopped, paused or put to sleep ends its requests so."""
 
 
 @dataclass(slots=True)
@@ -187,7 +185,7 @@ def read_chunk(line: bytes) -> Chunk | None:
 def cut_short(answer: Mapping[str, Any]) -> str:
     """Why a whole answer, or one event of a stream, is the end of what the engine did not finish; "" if it is not."""
     for choice in answer.get("choices") or ():
-        if choice.get("finish_reason") in CUT:
+        if choice.get("finish_reason") in CUT_SHORT:
             return f"the engine ended it ({choice['finish_reason']})"
     return ""
 

@@ -46,7 +46,7 @@ def segments(group: int) -> set[Path]:
 def _mapped(process: Path) -> set[Path]:
     """Files of shared memory that the process of this /proc folder has mapped."""
     with contextlib.suppress(OSError):
-        lines = (process / "maps").read_text().splitlines()
+        lines = (process / "maps").read_text(errors="replace").splitlines()  # names need not be UTF-8
         paths = {Path("/" + line.partition("/")[2]) for line in lines if str(SHARED) in line}
         return {path for path in paths if path.parent == SHARED}
     return set()

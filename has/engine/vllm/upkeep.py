@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from has.core.words import plural
 from has.engine.vllm.fleet import Fleet
+from has.engine.vllm.launch import Engine
 from has.errors import RunError
 from has.gateway.port import Command, Event, Lost
 from has.gateway.service import Tap
@@ -78,16 +79,21 @@ class _Upkeep:
         if now_s - self._up_s.get(url, now_s) >= SERVED_S:
             self._starts[url] = 0
         failed = ""
-        # One that is well was only too busy to answer, or came up late.
-        while (engine := self._fleet.engine_at(url)) is not None and not engine.usable():
+        while (engine := self._fleet.engine_at(url)) is not None:
+            if engine.usable():  # it was only too busy to answer, or came up late
+                if failed:
+                    self._came_up(url, engine)
+                return
             lost = failed or f"{name} is lost: {engine.why()}; {self._fleet.launcher.where_log(engine)}"
             if self._starts[url] == len(PAUSES_S):
                 self._say(f"{lost}; it was started anew {plural(len(PAUSES_S), 'time')}, and is given up")
                 return
             pause_s = PAUSES_S[self._starts[url]]
             self._say(f"{lost}; starting it anew" + (f" in {pause_s:.0f} s" if pause_s else ""))
-            if self._wait(pause_s) or engine.usable():
+            if self._wait(pause_s):
                 return
+            if engine.usable():
+                continue
             self._starts[url] += 1
             try:
                 self._fleet.revive(engine)
@@ -101,3 +107,8 @@ class _Upkeep:
             self._up_s[url] = self._clock()
             if self._wait(SETTLED_S):
                 return
+
+    def _came_up(self, url: str, engine: Engine) -> None:
+        """What a start gave up waiting for is there after all."""
+        self._fleet.launcher.note_ready(engine)
+        self._up_s[url] = self._clock()
