@@ -44,6 +44,9 @@ WITHIN = 0.75
 fact of the host (1.2 at the median on one, 1.27 on another whose cores are threads of shared ones): where a table claims less
 than most works take, virtual GPUs that are all saturated need more cores than their share, and the gate refuses trials on an
 idle machine."""
+HEADROOM = (1.2, 1.4)
+"""At least and at most. With less, saturated GPUs kept no pace on any host; beyond, samples tell of seconds in which the host
+was slow (1.48 beside halves that were 20 % apart), not of what works add to each other."""
 WORKER = "has.device.calibrate:worker"
 Key = tuple[str, int, int]
 """stage, batch, tokens."""
@@ -187,9 +190,11 @@ def deal(works: Sequence[Key], seconds: Mapping[Key, float], shares: int) -> lis
 
 
 def headroom(samples: Mapping[Key, Sequence[float]]) -> float:
-    """What a sample is over the least of its work: `WITHIN` of all are at or below, whichever work they are of."""
+    """What a sample is over the least of its work: `WITHIN` of all are at or below, whichever work they are of; in the
+    bounds of `HEADROOM`."""
     over = sorted(sample / min(of) for of in samples.values() for sample in of)
-    return over[int(WITHIN * (len(over) - 1))]
+    least, most = HEADROOM
+    return min(most, max(least, over[int(WITHIN * (len(over) - 1))]))
 
 
 def wavering(samples: Mapping[Key, Sequence[float]]) -> float:

@@ -209,8 +209,11 @@ def test_a_table_that_wavered_is_measured_again_when_asked(monkeypatch):
 
 def test_the_headroom_is_what_three_samples_in_four_stay_within() -> None:
     """Of all works together: one that is short is disturbed as often as one that is long."""
-    short = [0.001 * over for over in (1.0, 1.1, 1.2, 1.3)]
-    long = [1.0 * over for over in (1.0, 1.1, 1.2, 9.0)]
-    assert calibrate.headroom({("decode", 1, 64): short, ("prefill", 4, 256): long}) == pytest.approx(1.2)
-    steady = {("decode", 1, 64): [0.002] * 8}
-    assert calibrate.headroom(steady) == 1.0
+    short = [0.001 * over for over in (1.0, 1.1, 1.3, 1.35)]
+    long = [1.0 * over for over in (1.0, 1.1, 1.3, 9.0)]
+    assert calibrate.headroom({("decode", 1, 64): short, ("prefill", 4, 256): long}) == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize(("over", "taken"), [(1.0, 1.2), (2.0, 1.4)])
+def test_the_headroom_has_bounds_for_samples_that_tell_of_something_else(over: float, taken: float) -> None:
+    assert calibrate.headroom({("decode", 1, 64): [0.002, *[0.002 * over] * 8]}) == taken
