@@ -1,6 +1,6 @@
 #!/bin/bash
 # Written by has VERSION for SGLang 0.5.23: names of flags and fields are that version's.
-# 2E3P8D B8 s1, 13 GPUs on 2 nodes, model Qwen/Qwen2.5-VL-7B-Instruct.
+# 2E3P8D(2) B8 s1, 13 GPUs on 2 nodes, model Qwen/Qwen2.5-VL-7B-Instruct.
 # Commands are checked with the own argument parsers of this version and of sglang-router 0.3.2; they have not been run on GPUs by us.
 # Changed from the recommendation: max_wait_ms: unset becomes 0: SGLang has no gap rule: its encoder takes what waits when it is idle
 # Changed from the recommendation: prefill_offload: 0.5 becomes 1: SGLang has no prefill beside encode on one GPU; all prefill goes to its own pool

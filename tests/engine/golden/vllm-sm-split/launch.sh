@@ -1,6 +1,6 @@
 #!/bin/bash
 # Written by has VERSION for vLLM 0.33.0: names of flags and fields are that version's.
-# 2E3P8D B8 s0.5, 13 GPUs on 2 nodes, model Qwen/Qwen2.5-VL-7B-Instruct.
+# 2E3P8D(2) B8 s0.5, 13 GPUs on 2 nodes, model Qwen/Qwen2.5-VL-7B-Instruct.
 # Commands are checked with this version's own argument parser; they have not been run on GPUs by us.
 # Changed from the recommendation: first_token: prefill becomes decode: vLLM streams from the decode instance
 # Changed from the recommendation: max_num_batched_tokens: 8192 becomes 16384: the workload's largest item has 16384 tokens, which one step must hold

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Written by has VERSION for vLLM 0.33.0: names of flags and fields are that version's.
-# 2E3P8D B8 s1, 13 GPUs on 2 nodes, model Qwen/Qwen2.5-VL-7B-Instruct.
+# 2E3P8D(2) B8 s1, 13 GPUs on 2 nodes, model Qwen/Qwen2.5-VL-7B-Instruct.
 # Commands are checked with this version's own argument parser; they have not been run on GPUs by us.
 # Changed from the recommendation: prefill_offload: 0.5 becomes 1: vLLM has no prefill beside encode on one GPU; all prefill goes to its own pool
 # Changed from the recommendation: sm_table: unset becomes streams: nothing runs beside encode, so there is nothing to split
