@@ -364,9 +364,6 @@ class DecodePool:
         self.alive = [True] * workers
         self.held: list[dict[int, Ticket]] = [{} for _ in range(workers)]
 
-    def fits(self, ticket: Ticket) -> bool:
-        return self.kv_tokens is None or ticket.kv_tokens <= self.kv_tokens
-
     def reserved(self, worker: int) -> int:
         return sum(ticket.kv_tokens for ticket in self.held[worker].values())
 

@@ -265,7 +265,7 @@ class Service:
         self.scheduler.preprocessed(event.server, event.end_s)
 
     def _fit(self, running: _Running) -> None:
-        """Hold a request to its context and to a worker's memory, now that its media are counted."""
+        """Hold a request to its context, which a worker's memory bounds too, now that its media are counted."""
         job, ticket, stream = running.job, running.ticket, running.stream
         if self._language.estimates:
             ticket.prompt_tokens = self._context.credible(job, ticket.prompt_tokens, ticket.media_tokens)
@@ -275,8 +275,6 @@ class Service:
             self._fail(ticket.request, error)
             return
         stream.prompt_tokens = ticket.tokens
-        if not self.scheduler.decode.fits(ticket):
-            self._fail(ticket.request, self._refused(Refuse(ticket.request, "too_long", None), ticket))
 
     def _decode_brings_it(self, request: int) -> None:
         """The first token too: so it is not over, though an estimate left it no more than one."""

@@ -28,6 +28,15 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def resumed(folder: Path, *, runs: int) -> Any:
+    """The run in `folder`, gone on with, for which so many deployments had to be run."""
+    inputs = resume_inputs(folder)
+    executor = Wrapped(inputs["profile"], lambda plan: None)
+    outcome = search(**inputs, executor=executor)
+    assert executor.runs == runs
+    return outcome
+
+
 def test_confirmations_are_known_by_what_they_ran_not_by_their_place(
     profile: Profile, workload: Workload, tmp_path: Path
 ) -> None:
@@ -42,16 +51,12 @@ def test_confirmations_are_known_by_what_they_ran_not_by_their_place(
     figures = {**first[0]["figures"], "goodput_rps": 0.1}
     lower = [{**line, "rate": line["rate"] * 20 / 21, "figures": figures} for line in first]
     write_lines(journal, [*lower, *reversed(others)])
-    again = Wrapped(profile, lambda plan: None)
-    assert essence(search(**resume_inputs(folder), executor=again)) == essence(whole)
-    assert again.runs == len(first)
+    assert essence(resumed(folder, runs=len(first))) == essence(whole)
     grown = lines_of(journal)
     assert [line["number"] for line in grown[len(lines) :]] == list(
         range(len(lines), len(lines) + len(first))
     )
-    idle = Wrapped(profile, lambda plan: None)
-    assert essence(search(**resume_inputs(folder), executor=idle)) == essence(whole)
-    assert idle.runs == 0
+    assert essence(resumed(folder, runs=0)) == essence(whole)
     assert lines_of(journal) == grown
 
 
@@ -69,9 +74,7 @@ def test_a_confirmation_that_failed_is_not_run_again(
     outcome = run(profile, workload, executor=Wrapped(profile, busy), run_dir=folder)
     failed = [t for t in outcome.confirmations if t.state == TrialState.FAILED]
     assert [t.rate for t in failed] == rates
-    again = Wrapped(profile, busy)
-    assert essence(search(**resume_inputs(folder), executor=again)) == essence(outcome)
-    assert again.runs == 0
+    assert essence(resumed(folder, runs=0)) == essence(outcome)
 
 
 def test_baselines_are_known_by_what_they_ran_not_by_their_place(
@@ -84,9 +87,7 @@ def test_baselines_are_known_by_what_they_ran_not_by_their_place(
     kept = lines_of(journal)[::-1]
     assert len(kept) > 1
     write_lines(journal, kept)
-    again = Wrapped(profile, lambda plan: None)
-    assert essence(search(**resume_inputs(folder), executor=again)) == essence(whole)
-    assert again.runs == 0
+    assert essence(resumed(folder, runs=0)) == essence(whole)
     assert lines_of(journal) == kept
 
 
