@@ -35,7 +35,8 @@ from has.search.predict import Predictor
 from has.search.prune import Pruned, prune
 from has.search.samplers import Tried, View, create
 from has.search.screen import Scores, keep_simulators_best, ranked, screen
-from has.search.setup import COARSE, make_surrogate
+from has.search.question import COARSE
+from has.search.setup import make_surrogate
 from has.search.simulated import ModelExecutor
 from has.search.space import Candidate, candidate_of
 from has.search.stop import StopRule

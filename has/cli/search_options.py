@@ -106,7 +106,7 @@ Requests = Annotated[
         "--requests",
         parser=options.whole(2),
         metavar="N",
-        help="Requests of a trial. Default: 80 live, 1000 simulated; of a trace, simulated: all.",
+        help="Requests of a trial. Default: 80 live, 1000 simulated (at a given rate as many as last); of a trace, simulated: all.",
     ),
 ]
 Run = Annotated[

@@ -29,13 +29,12 @@ from has.report.landscape import Landscape, landscape
 from has.report.run import Run
 from has.search.factors import FACTORS
 from has.search.journal import Inputs, read_all_inputs, trial_from_line
+from has.search.length import MOST, SPAN, requests_lasting
 from has.search.objective import Objective
 from has.search.predict import Predictor, scaled
 from has.search.problem import Problem, rate_in_force, warmup_s
-from has.search.question import REQUESTS, longer
-from has.search.setup import LONG
+from has.search.question import REQUESTS, longer, requests_to_draw
 from has.search.space import candidate_of
-from has.search.sustain import MOST, SPAN, requests_of
 from has.search.traffic import Played, most_like, replay
 from has.sim.draw import draw_requests
 
@@ -88,7 +87,7 @@ class Replay:
         if self._played is not None:
             return self._played.judged
         most = min(MOST, MOST_REQUESTS * longer(problem.gpus))
-        count = requests_of(SPAN, problem, self.rate, most)
+        count = requests_lasting(SPAN, problem.slo.ttft_s, self.rate, most=most)
         model = problem.settings["model"]
         return draw_requests(
             self.workload, rate=problem.base_rate, requests=count, seed=problem.seed + 1, model=model
@@ -196,7 +195,7 @@ def _drawn(question: Mapping[str, Any], workload: Workload) -> Requests:
     """The list that the run's trials were cut from: a trace whole, else as many as the search drew."""
     if workload.arrivals.process == "trace":
         return draw_requests(workload, seed=question["seed"], model=question["model"])
-    count = max(LONG, int(question["requests"]))
+    count, _ = requests_to_draw(question)
     rate = _asked_rate(question, workload)
     return draw_requests(workload, rate=rate, requests=count, seed=question["seed"], model=question["model"])
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from has.core.requests import Requests
 from has.core.space import SearchSpace
-from has.search.coarse import DIVISIONS, FEWEST_REQUESTS, Progress, coarse_to_fine, is_large, possible
+from has.search.coarse import DIVISIONS, Progress, coarse_to_fine, is_large, possible
 from has.search.lattice import lattice
 from has.search.predict import Predictor
-from has.search.screen import Scores, screen
+from has.search.screen import Scores, held, screen
 from has.search.space import Candidate, enumerate_budgets, enumerate_some
 
 SURE = 0.8
@@ -37,19 +37,20 @@ def look(
     budgets: Sequence[int],
     predictor: Predictor,
     requests: Requests,
+    lasting: Requests,
     progress: Progress,
 ) -> tuple[list[Candidate], Scores]:
     """Candidates on any of these numbers of GPUs, and the scores on `requests` of those that were simulated
     to choose them: none, where a space is listed whole.
 
-    `budgets` ascend; several are for the objective cost. `progress` is told how many were simulated.
+    `lasting`: more of the same, on which a number of GPUs has to meet the SLO (`screen.held`). `budgets` ascend; several are for the objective cost. `progress` is told how many were simulated.
     """
     if not is_large(space, budgets, len(requests)):
         return enumerate_budgets(space, budgets), {}
     if len(budgets) == 1:
         scores = coarse_to_fine(space, budgets[0], predictor, requests, progress)
     else:
-        scores = _Least(space, budgets, predictor, requests, progress).found()
+        scores = _Least(space, budgets, predictor, requests, lasting, progress).found()
     # Where nothing was worth simulating, memory says why of any candidates.
     return list(scores) or enumerate_some(space, budgets[-1], FEW), scores
 
@@ -63,12 +64,14 @@ class _Least:
         budgets: Sequence[int],
         predictor: Predictor,
         requests: Requests,
+        lasting: Requests,
         progress: Progress,
     ) -> None:
         self._space = space
         self._budgets = budgets
         self._predictor = predictor
         self._requests = requests
+        self._lasting = lasting
         self._progress = progress
         self._scores: dict[int, Scores] = {}
 
@@ -101,17 +104,15 @@ class _Least:
     def _meets(self, gpus: int) -> bool:
         if gpus not in self._scores:
             told = sum(map(len, self._scores.values()))
-            self._scores[gpus] = self._look(gpus, lambda n: self._progress(told + n))
+            looked = self._look(gpus, lambda n: self._progress(told + n))
+            self._scores[gpus] = held(self._predictor, looked, self._lasting, 1)
         return any(score.feasible for score in self._scores[gpus].values())
 
     def _look(self, gpus: int, progress: Progress) -> Scores:
-        share = gpus / self._budgets[-1]
-        least = min(len(self._requests), FEWEST_REQUESTS)
-        few = self._requests[: max(least, math.ceil(len(self._requests) * share))]
         points = enumerate_some(self._space, gpus, FEW + 1)
         if len(points) > FEW:
-            return coarse_to_fine(self._space, gpus, self._predictor, few, progress)
-        return screen(self._predictor, possible(self._predictor.problem, points), few, progress)
+            return coarse_to_fine(self._space, gpus, self._predictor, self._requests, progress)
+        return screen(self._predictor, possible(self._predictor.problem, points), self._requests, progress)
 
     def _look_at_cheap_ones(self, least: int, price: float) -> None:
         """Numbers of GPUs above `least` that would be cheaper were all of the cheapest kind."""

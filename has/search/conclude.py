@@ -24,6 +24,7 @@ from has.search.confirm import Choice, confirm, finalists, objective_of
 from has.search.evidence import WITHIN_PERCENT, evidence
 from has.search.floors import Floor, floors
 from has.search.journal import Journal, RunFolder, pruned_rows, trial_rows
+from has.search.length import COARSE_SPAN, PROMISE_MOST, TRIAL_SPAN, requests_lasting
 from has.search.loop import Loop
 from has.search.objective import tied
 from has.search.outcome import Baseline, Outcome
@@ -32,7 +33,7 @@ from has.search.pareto import pareto
 from has.search.price import cost_of
 from has.search.question import Asked
 from has.search.space import Candidate
-from has.search.sustain import requests_of, sustained
+from has.search.sustain import fades, sustained
 from has.search.trials import record
 from has.sim.draw import draw_requests
 
@@ -40,8 +41,6 @@ CONTENDERS = 5
 """By posterior; those of them are finalists that carry most on traffic that lasts."""
 FINALISTS = {True: 2, False: 3}
 """By whether trials are live."""
-CONFIRM_SPAN = 10.0
-"""Length of a simulated confirmation run, in TTFT bounds (`sustain`); a live one is as long as a trial."""
 
 
 def score_own(loop: Loop, asked: Asked) -> dict[str, tuple[Deployment, Trial]]:
@@ -85,8 +84,12 @@ def conclude(
         )
     lasts = sustained(loop, [(problem.deployment(c), value) for c, value in contenders])
     held = {c: value for (c, _), value in zip(contenders, lasts, strict=True)}
-    lasting = by_what_lasts(held) if problem.objective.name == "max-rate" else contenders
-    ranking = lasting[: FINALISTS[asked.live]]
+    fading: dict[Candidate, float] = {}
+    if problem.objective.name == "max-rate":
+        ranking = _promised(loop, by_what_lasts(held)[: FINALISTS[asked.live]])
+        held |= dict(ranking)
+    else:
+        ranking, fading = that_last(loop, frozenset(everything), FINALISTS[asked.live])
     tell.stage("confirming", f"{plural(len(ranking), 'finalist')} under other arrivals and loads")
     choice = confirm(
         loop,
@@ -95,7 +98,7 @@ def conclude(
         lambda seed, rate: _other_arrivals(loop, workload, seed, rate, live=asked.live),
         live=asked.live,
     )
-    feasible = loop.feasible(choice.candidate)
+    feasible = loop.feasible(choice.candidate) and choice.candidate not in fading
     scored = {
         **_scored_baselines(loop, baselines, asked),
         **{
@@ -127,8 +130,8 @@ def conclude(
         problem.deployment(choice.candidate),
         problem.latency,
         question["price"],
-        carried_rps(loop, choice),
-        problem.demand.output_tokens,
+        problem.objective.within_slo(carried_rps(loop, choice)),
+        problem.output_tokens,
     )
     deployment = problem.deployment(choice.candidate)
     in_force = float(f"{_rate_to_write(loop, choice):.6g}")
@@ -155,7 +158,9 @@ def conclude(
     _write(asked.folder, outcome)
     tell.finished(outcome)
     if not feasible:
-        raise InfeasibleError(_why_not(loop, choice), least_bad=outcome, mend=_mend(loop))
+        raise InfeasibleError(
+            _why_not(loop, choice, fading.get(choice.candidate)), least_bad=outcome, mend=_mend(loop)
+        )
     return outcome
 
 
@@ -187,7 +192,25 @@ def _baseline(loop: Loop, deployment: Deployment, trial: Trial, measured: float 
     source: Literal["measured", "predicted"] = "predicted" if measured is None else "measured"
     value = loop.predicted_value(deployment) if measured is None else measured
     held = None if value is None else sustained(loop, [(deployment, value)])[0]
-    return Baseline(deployment, trial.figures, held, trial.reason, source, trial.rate)
+    held = None if held is None else sustained(loop, [(deployment, held)], promised=True)[0]
+    reason = trial.reason
+    if loop.problem.objective.name == "cost" and (misses := _misses(loop, deployment, trial)) is not None:
+        held, reason = None, misses  # what does not do the work is not cheap
+    return Baseline(deployment, trial.figures, held, reason, source, trial.rate)
+
+
+def _misses(loop: Loop, deployment: Deployment, trial: Trial) -> str | None:
+    """Why the deployment does not meet the SLO at the rate in force, where it does not."""
+    target = loop.problem.slo.attainment
+    attained = float((trial.figures or {}).get("attainment") or 0.0)
+    if trial.state == TrialState.COMPLETE and attained >= target:
+        fading = fades(loop, deployment)
+        return (
+            None if fading is None else f"only {percent(fading)} of requests meet the SLO once traffic lasts"
+        )
+    if trial.state != TrialState.COMPLETE:
+        return None if loop.predicted_value(deployment) is not None else trial.reason
+    return f"{percent(attained)} of requests meet the SLO, {percent(target, None)} should"
 
 
 def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment: Deployment) -> Trial:
@@ -204,6 +227,13 @@ def _extra(loop: Loop, number: int, kind: str, candidate: Candidate, deployment:
     return trial
 
 
+def _promised(loop: Loop, finalists: Sequence[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
+    """The finalists by the rates that can be written of them."""
+    values = [(loop.problem.deployment(c), value) for c, value in finalists]
+    rates = sustained(loop, values, promised=True)
+    return by_what_lasts({c: rate for (c, _), rate in zip(finalists, rates, strict=True)})
+
+
 def by_what_lasts(held: Mapping[Candidate, float]) -> list[tuple[Candidate, float]]:
     """The contenders by what they carry on traffic that lasts; of equals the one that came first stays first."""
     left, ranking = list(held), []
@@ -214,11 +244,34 @@ def by_what_lasts(held: Mapping[Candidate, float]) -> list[tuple[Candidate, floa
     return ranking
 
 
+def that_last(
+    loop: Loop, inside: frozenset[Candidate], count: int
+) -> tuple[list[tuple[Candidate, float]], dict[Candidate, float]]:
+    """The first `count` finalists that still meet the SLO when traffic lasts, and what the others before them
+    attained there. Where no one lasts they stand, all the same: what misses by least is an answer too."""
+    fading: dict[Candidate, float] = {}
+    lasting: list[tuple[Candidate, float]] = []
+    everyone = finalists(loop, inside, len(loop.finished))
+    for candidate, value in everyone:
+        if not loop.feasible(candidate):
+            break
+        attained = fades(loop, loop.problem.deployment(candidate))
+        if attained is None:
+            lasting.append((candidate, value))
+        else:
+            fading[candidate] = attained
+        if len(lasting) == count:
+            break
+    return lasting or everyone[:count], fading
+
+
 def carried_rps(loop: Loop, choice: Choice) -> float:
-    """Requests a second within the SLO that the chosen one carries: at its largest rate, or at the rate in force."""
+    """Requests a second that the chosen one carries: its largest rate, or what meets the SLO at the highest given."""
     if loop.problem.objective.name == "max-rate":
         return choice.value
-    return float((loop.finished[choice.candidate].figures or {}).get("goodput_rps") or 0.0)
+    return loop.problem.objective.carried(
+        float((loop.finished[choice.candidate].figures or {}).get("attainment") or 0.0)
+    )
 
 
 def _rate_to_write(loop: Loop, choice: Choice) -> float:
@@ -230,14 +283,16 @@ def _rate_to_write(loop: Loop, choice: Choice) -> float:
     )
 
 
-def _why_not(loop: Loop, choice: Choice) -> str:
+def _why_not(loop: Loop, choice: Choice, lasting: float | None) -> str:
+    """`lasting`: what the chosen one attains when traffic lasts, where only that misses the target."""
     trial = loop.finished[choice.candidate]
     figures, slo = trial.figures or {}, loop.problem.slo
     ttft = (figures.get("ttft_ms") or {}).get("p90")
     tpot = (figures.get("tpot_ms") or {}).get("p90")
-    seen = [
-        f"{percent(figures.get('attainment') or 0)} of requests meet it, {percent(slo.attainment, None)} should"
-    ]
+    met = percent(figures.get("attainment") or 0)
+    seen = [f"{met} of requests meet it, {percent(slo.attainment, None)} should"]
+    if lasting is not None:
+        seen = [f"{met} of a trial's requests meet it, but only {percent(lasting)} once traffic lasts"]
     if ttft is not None:
         seen.append(f"TTFT p90 {ttft:.4g} ms of {slo.ttft_ms:g}")
     if tpot is not None:
@@ -280,7 +335,9 @@ def _other_arrivals(loop: Loop, workload: Workload, seed: int, rate: float, *, l
     requests in another order."""
     problem, listed = loop.problem, loop.lists.trial
     if workload.arrivals.process != "trace":
-        count = len(listed) if live else requests_of(CONFIRM_SPAN, problem, rate)
+        span = COARSE_SPAN if problem.objective.name == "max-rate" else TRIAL_SPAN
+        lasting = requests_lasting(span, problem.slo.ttft_s, rate, most=PROMISE_MOST)
+        count = len(listed) if live else lasting
         return draw_requests(
             workload, rate=problem.base_rate, requests=count, seed=seed, model=problem.settings["model"]
         )

@@ -251,7 +251,7 @@ class Loop:
         moved = self.surrogate.learn(self._observation(candidate, measured), told)
         if moved:
             self.callbacks.note("stage latencies differ from the profile: ranking the candidates again")
-            back = self.ranking.again(self.ensemble.central, self.lists.coarse)
+            back = self.ranking.again(self.ensemble.central, self.lists.coarse, self.lists.long)
             if back is not None:
                 self.callbacks.note(back)
 
@@ -325,6 +325,8 @@ class Loop:
         try:
             value = self.carried(deployment, self.lists.long)
         except InputError:
+            return None
+        if self.problem.objective.name == "cost" and value < self.problem.slo.attainment:
             return None
         return self.problem.objective.shown(value, deployment)
 

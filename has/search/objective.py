@@ -106,6 +106,17 @@ class Objective:
             value = worst.attainment if len(points) > 1 else worst.goodput_rps
         return Score(value, worst, all(p.attainment >= self.slo.attainment for p in points))
 
+    def carried(self, attainment: float) -> float:
+        """Requests a second within the SLO at the highest rate given, by the share of them that meets it.
+
+        Goodput is that of one run: its rate may be another, and its last answer counts to its length.
+        """
+        return attainment * max(self.rates)
+
+    def within_slo(self, carried: float) -> float:
+        """Of what is carried the requests a second within the SLO: at a largest rate no more than the target is sure."""
+        return carried * self.slo.attainment if self.name == "max-rate" else carried
+
     def cost(self, point: Candidate | Deployment) -> float:
         """What the GPUs cost: dollars an hour where there are prices, else how many they are."""
         return sum(gpus * self.prices.get(pool, self.price or 1.0) for pool, gpus in gpus_of(point))

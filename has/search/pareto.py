@@ -37,7 +37,7 @@ MOST_CANDIDATES = 30_000
 
 @dataclass(frozen=True, slots=True)
 class ParetoPoint:
-    """`carried_rps`: the largest rate, or the goodput at the rate in force."""
+    """`carried_rps`: the largest rate, or the requests a second within the SLO at the highest rate given."""
 
     deployment: Deployment
     carried_rps: float
@@ -87,20 +87,20 @@ def pareto(
 ) -> list[ParetoPoint]:
     """Measured deployments and the best of smaller budgets, by GPUs; `on_front` where nothing that is
     no dearer, in GPUs or in dollars, carries more. `held`: contenders and the objective that lasts."""
-    max_rate = loop.problem.objective.name == "max-rate"
+    problem, objective = loop.problem, loop.problem.objective
+    max_rate = objective.name == "max-rate"
     seen: dict[str, ParetoPoint] = {}
 
     def add(
         deployment: Deployment, carried: float, attainment: float | None, p99: float | None, source: str
     ) -> None:
         if deployment.digest() not in seen:
-            cost = cost_of(
-                deployment, loop.problem.latency, price, carried, loop.problem.demand.output_tokens
-            )
+            met = objective.within_slo(carried)
+            cost = cost_of(deployment, problem.latency, price, met, problem.output_tokens)
             seen[deployment.digest()] = ParetoPoint(deployment, carried, attainment, p99, source, cost)
 
     def add_measured(deployment: Deployment, figures: Figures, largest_rate: float) -> None:
-        carried = largest_rate if max_rate else float(figures.get("goodput_rps") or 0.0)
+        carried = largest_rate if max_rate else objective.carried(float(figures.get("attainment") or 0.0))
         p99 = (figures.get("ttft_ms") or {}).get("p99")
         add(deployment, carried, figures.get("attainment"), p99, "measured")
 
@@ -112,7 +112,7 @@ def pareto(
         if baseline.deployment is None or baseline.objective is None:
             continue
         if baseline.objective_source == "predicted":  # its trial was cut short, and so are that one's figures
-            if loop.problem.objective.unit == "req/s":
+            if objective.unit == "req/s":
                 add(baseline.deployment, baseline.objective, None, None, "predicted")
         elif baseline.figures is not None:
             add_measured(baseline.deployment, baseline.figures, baseline.objective)
@@ -120,7 +120,7 @@ def pareto(
     if max_rate:
         lasts = sustained(loop, [(deployment, score.value) for deployment, score in smaller])
     else:
-        lasts = [score.point.goodput_rps for _, score in smaller]
+        lasts = [objective.carried(score.point.attainment) for _, score in smaller]
     for (deployment, score), carried in zip(smaller, lasts, strict=True):
         p99 = score.point.ttft_p99_ms
         add(deployment, carried, score.point.attainment, p99 if np.isfinite(p99) else None, "predicted")

@@ -47,7 +47,8 @@ def pool_prices(latency: LatencyModel, given: Given) -> dict[str, float]:
     """Pool → dollars per GPU and hour, to compare deployments by; empty where GPUs are only counted.
 
     That is where no price is given and all pools are alike, for then the order is the same; and where
-    a GPU has no price at all. Raises InputError for a price of a GPU that no pool has.
+    a GPU has no price that is known. Raises InputError for a price of a GPU that no pool has, and where some
+    prices are given and others are nowhere to be had.
     """
     devices = {pool: latency.on(pool).metadata.device for pool in POOL_NAMES}
     if isinstance(given, Mapping):
@@ -63,11 +64,16 @@ def pool_prices(latency: LatencyModel, given: Given) -> dict[str, float]:
     if given is None and not latency.pools:
         return {}
     prices = {pool: price_of(device, given) for pool, device in devices.items()}
-    return (
-        {pool: p.usd_per_gpu_hour for pool, p in prices.items() if p is not None}
-        if all(prices.values())
-        else {}
-    )
+    missing = list(dict.fromkeys(devices[pool] for pool, price in prices.items() if price is None))
+    if missing and given is not None:
+        raise InputError(
+            f"no price of {', '.join(missing)} is given or known",
+            where="argument",
+            field="price",
+            value=given,
+            mend=f"give it too: --price '{missing[0]}=DOLLARS'",
+        )
+    return {} if missing else {pool: p.usd_per_gpu_hour for pool, p in prices.items() if p is not None}
 
 
 def cost_of(

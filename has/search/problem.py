@@ -121,6 +121,11 @@ class Problem:
         bounds = [self.slo, *(workload.slo or self.slo for workload in self.further)]
         return list(zip((self.requests, *self.beside(self.requests)), bounds, strict=True))
 
+    @cached_property
+    def output_tokens(self) -> float:
+        """Mean output tokens of a request; of several workloads the least, whose tokens are the dearest."""
+        return min(float(requests.output_tokens.mean()) for requests, _ in self._judged)
+
     def of_workload(self, name: str | None, requests: Requests) -> Requests:
         """`requests`, or as many of the further workload whose run spoke for all."""
         names = [workload.name for workload in self.further]

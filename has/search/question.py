@@ -25,6 +25,7 @@ from has.files.validate import validate
 from has.search import samplers
 from has.search.events import Callbacks
 from has.search.journal import Inputs, RunFolder
+from has.search.length import COARSE_SPAN, TRIAL_SPAN, requests_lasting
 from has.search.objective import OBJECTIVES, ObjectiveName
 from has.search.problem import rate_in_force
 from has.sim.draw import draw_requests
@@ -33,7 +34,10 @@ from has.version import __version__
 TRIALS = {True: 12, False: 40}
 """Budget by whether trials are live."""
 REQUESTS = {True: 80, False: 1000}
-"""Requests of a trial, likewise."""
+"""Requests of a trial, likewise; of a simulated one at a given rate the least, for there it lasts `TRIAL_SPAN`."""
+
+LONG, COARSE = 1000, 300
+"""Requests that the objective is judged on in simulation, and of a first look; at a given rate the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,26 @@ def longer(gpus: int) -> int:
     return max(1, gpus // 32)
 
 
-def _trial_requests(workload: Workload, live: bool, gpus: int) -> int | None:
+def _trial_requests(
+    workload: Workload, live: bool, gpus: int, rates: Sequence[float], slo: Slo
+) -> int | None:
     """Requests of a trial where nobody said; None for a simulated one of a trace, which replays it (`traffic`)."""
     if live:
         return REQUESTS[True]
-    return None if workload.arrivals.process == "trace" else REQUESTS[False] * longer(gpus)
+    if workload.arrivals.process == "trace":
+        return None
+    return _lasting(TRIAL_SPAN, REQUESTS[False] * longer(gpus), rates, slo)
+
+
+def _lasting(bounds: float, fewest: int, rates: Sequence[float], slo: Slo) -> int:
+    return requests_lasting(bounds, slo.ttft_s, max(rates), fewest) if rates else fewest
+
+
+def requests_to_draw(question: Mapping[str, Any]) -> tuple[int, int]:
+    """How many requests a search draws where no trace says it, and how many of them a first look takes."""
+    rates, slo, more = question["rates"], Slo(**question["slo"]), longer(question["gpus"])
+    judged = _lasting(TRIAL_SPAN, LONG * more, rates, slo)
+    return max(judged, question["requests"]), _lasting(COARSE_SPAN, COARSE * more, rates, slo)
 
 
 def ask(
@@ -119,16 +138,17 @@ def ask(
                 mend="give --rate, or a rate in the workload",
             )
         rates = [own] if own is not None else [rate_in_force(workload, draw_requests(workload, model=model))]
+    slo = _slo(workloads, ttft_ms, tpot_ms, attainment)
     several = {"slo_asked": {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}}
     return {
         **(several if len(workloads) > 1 else {}),  # else the SLO in force says as much
         "gpus": gpus,
         "rates": rates,
-        "slo": _slo(workloads, ttft_ms, tpot_ms, attainment).model_dump(mode="json"),
+        "slo": slo.model_dump(mode="json"),
         "objective": name,
         "price": dict(price) if isinstance(price, Mapping) else price,
         "trials": trials,
-        "requests": requests or _trial_requests(workload, executor.live, gpus),
+        "requests": requests or _trial_requests(workload, executor.live, gpus, rates, slo),
         # An executor that is not the only one of its kind names itself, so that a resumed run finds it again.
         "on": getattr(executor, "place", "live" if executor.live else "simulated"),
         "seed": seed,

@@ -12,11 +12,9 @@ from has.core.words import plural
 from has.search.cuts import Pruned
 from has.search.objective import Objective
 from has.search.predict import Predictor
-from has.search.screen import Scores, ranked, screen
+from has.search.screen import SHORTLIST, Scores, held, ranked, screen
 from has.search.space import Candidate
 
-SHORTLIST = 32
-"""Candidates that the surrogate looks at: the first ones."""
 RANKED_AGAIN = 200
 """Candidates that calibrated simulators rank anew."""
 NEAR = 0.1
@@ -41,13 +39,15 @@ class Ranking:
     def first(self) -> list[Candidate]:
         return self.order[:SHORTLIST]
 
-    def again(self, central: Predictor, requests: Requests) -> str | None:
-        """In the order of the calibrated simulator, as far as candidates can still matter.
+    def again(self, central: Predictor, requests: Requests, lasting: Requests) -> str | None:
+        """In the order of the calibrated simulator on `requests`, the first ones on `lasting`, as far as candidates
+        can still matter.
 
         What was cut on the uncalibrated profile comes back if it can; says so.
         """
         order = self._in_sight(central)
         scores = screen(central, order[:RANKED_AGAIN], requests, lambda _: None)
+        scores = held(central, scores, lasting, SHORTLIST)
         self._latest |= scores
         kept = set(self.order)
         best = max((score.value for score in scores.values()), default=0.0)

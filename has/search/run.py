@@ -79,7 +79,8 @@ def search(
     objective   max-rate, or goodput where `rate` is given, unless said
     baselines   deployments, or their files, scored beside monolithic, e_pd and static_epd
     price       dollars per GPU and hour, or that by GPU; else the shipped facts' where they have one
-    requests    of one trial (80 live, 1000 simulated; of a trace, simulated: all of it, up to 25,000)
+    requests    of one trial (80 live; simulated 1000, at a given rate as many as last 50 TTFT bounds; of a
+                trace, simulated: all of it, up to 25,000)
     settings    further fields of every proposed Deployment (dtype, max_num_seqs, …)
     run_dir     where inputs, journal and results are kept (None: nowhere)
     resume      a run folder to go on with; all other inputs must be the ones it began with
@@ -170,7 +171,12 @@ def _search(asked: Asked) -> Outcome:
     budgets = range(1, problem.gpus + 1) if problem.objective.name == "cost" else (problem.gpus,)
     predictor = Predictor(problem)
     everything, looked = look(
-        asked.space, budgets, predictor, lists.coarse, lambda n: tell.progress("looking", n, 0)
+        asked.space,
+        budgets,
+        predictor,
+        lists.coarse,
+        lists.long,
+        lambda n: tell.progress("looking", n, 0),
     )
     if looked:
         tell.note(

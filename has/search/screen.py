@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from has.core.requests import Requests
 from has.core.space import OffloadRange, SearchSpace
@@ -15,6 +17,10 @@ from has.search.space import Candidate
 
 IN_SIGHT = 0.6
 """A maximum rate below this share of the best is not looked for more closely."""
+SHORTLIST = 32
+"""Candidates that the surrogate looks at: the first ones."""
+DOUBT = 0.05
+"""Share of requests by which a first look may be unlucky: three standard deviations of 300 requests at the target."""
 NEAR, FEW = 0.1, 0.02
 """Of a largest rate, cut candidates this close to the best come back, but at most this share of the space."""
 Scores = dict[Candidate, Score]
@@ -50,6 +56,51 @@ def screen(
         best = max(best, scores[candidate].value)
         progress(done)
     return {candidate: scores[candidate] for candidate in candidates}
+
+
+def held(
+    predictor: Predictor,
+    scores: Mapping[Candidate, Score],
+    lasting: Requests,
+    count: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Scores:
+    """Scores at a given rate, those of the first `count` in their ranking judged on traffic that `lasting` is.
+
+    A first look is over before slow overload shows (`length`), so what it likes is an upper bound but for chance,
+    for which it is given `DOUBT`. Whoever comes first is judged anew and finds its place, until the first ones all
+    were. Of the objective cost that ends where nobody is left who may meet the SLO. A largest rate is held to
+    lasting traffic at the end.
+    """
+    objective = predictor.problem.objective
+    found = dict(scores)
+    if objective.name == "max-rate":
+        return found
+
+    def entry(place: int, candidate: Candidate, score: Score) -> tuple[list[float], int, Candidate]:
+        return [-x for x in rank(objective, candidate, score)], place, candidate
+
+    def may_meet(score: Score) -> bool:
+        return score.feasible or score.point.attainment >= objective.slo.attainment - DOUBT
+
+    heap = [
+        entry(n, c, replace(score, feasible=may_meet(score))) for n, (c, score) in enumerate(found.items())
+    ]
+    heapq.heapify(heap)
+    judged: set[Candidate] = set()
+    settled = 0
+    while heap and settled < count:
+        _, place, candidate = heapq.heappop(heap)
+        if candidate in judged:
+            settled += 1
+            continue
+        if objective.name == "cost" and not may_meet(found[candidate]):
+            break
+        judged.add(candidate)
+        found[candidate] = predictor.score(candidate, lasting)
+        heapq.heappush(heap, entry(place, candidate, found[candidate]))
+        progress(len(judged))
+    return found
 
 
 def ranked(objective: Objective, scores: Mapping[Candidate, Score]) -> list[Candidate]:

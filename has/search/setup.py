@@ -23,8 +23,8 @@ from has.search.pools import latency_of
 from has.search.predict import Predictor, physics_features
 from has.search.price import pool_prices
 from has.search.problem import Problem, rate_in_force
-from has.search.question import REQUESTS, TRIALS, Asked, longer
-from has.search.screen import NEAR, Scores, baseline_spaces, ranked, screen
+from has.search.question import COARSE, REQUESTS, TRIALS, Asked, longer, requests_to_draw
+from has.search.screen import NEAR, SHORTLIST, Scores, baseline_spaces, held, ranked, screen
 from has.search.space import Candidate
 from has.search.study import StudyMirror
 from has.search.surrogate import Surrogate, scales_of
@@ -32,8 +32,6 @@ from has.search.traffic import replay
 from has.search.trials import Trials
 from has.sim.draw import draw_requests
 
-LONG, COARSE = 1000, 300
-"""Requests that the objective is judged on in simulation, and of a first look."""
 OFFERED = 0.9
 """Live max-rate trials offer this share of the largest rate the simulator predicts: near the knee, where trials tell."""
 CUT_IN_SIGHT = 1500
@@ -47,18 +45,24 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
     rates = tuple(question["rates"])
     price = question["price"]
     latency = latency_of(asked.inputs.profile, asked.inputs.pool_profiles)
+    prices = pool_prices(latency, price)
+    if latency.pools and not prices:
+        asked.callbacks.note(
+            "a GPU of these pools has no known price (--price GPU=DOLLARS): GPUs are only counted"
+        )
     objective = Objective(
         question["objective"],
         rates,
         Slo(**question["slo"]),
         price if isinstance(price, float | int) else None,
-        pool_prices(latency, price),
+        prices,
     )
     trace = workload.arrivals.process == "trace"
+    to_draw, to_look = (None, COARSE * longer(question["gpus"])) if trace else requests_to_draw(question)
     whole = draw_requests(
         workload,
         rate=None if trace else max(rates, default=None) or workload.arrivals.rate or 1.0,
-        requests=None if trace else max(LONG * longer(question["gpus"]), question["requests"]),
+        requests=to_draw,
         seed=question["seed"],
         model=model,
     )
@@ -66,17 +70,16 @@ def make_problem(asked: Asked) -> tuple[Problem, Lists]:
         rate_in_force(workload, whole) if trace else max(rates, default=None) or workload.arrivals.rate or 1.0
     )
     settings = {"model": model, **question["settings"]}
-    more = longer(question["gpus"])
     if trace:
         settings.setdefault("rate_estimate", "online")
         asked_for = question["requests"]
-        played = replay(whole, asked_for, live=asked.live, few=REQUESTS[True], look=COARSE * more)
+        played = replay(whole, asked_for, live=asked.live, few=REQUESTS[True], look=to_look)
         asked.callbacks.note(played.words)
         judged, lists = played.judged, Lists(trial=played.trial, long=played.judged, coarse=played.look)
     else:
         judged, trial = whole, whole[: question["requests"]]
-        long = trial if not asked.live else whole[:LONG]
-        lists = Lists(trial=trial, long=long, coarse=long[: COARSE * more])
+        long = whole if asked.live else trial
+        lists = Lists(trial=trial, long=long, coarse=long[:to_look])
     problem = Problem(
         gpus=question["gpus"],
         profile=asked.inputs.profile,
@@ -111,6 +114,7 @@ def screen_all(
         lambda n: tell.progress("predicting", n, total),
         known=known,
     )
+    kept = held(predictor, kept, lists.long, SHORTLIST, lambda n: tell.progress("holding", n, 0))
     could = [c.candidate for c in pruned.cuts if c.rule not in ("reach", "memory")]
     could = sorted(could, key=predictor.limit, reverse=True)[:CUT_IN_SIGHT]
     best = max((score.value for score in kept.values()), default=0.0)
@@ -123,7 +127,7 @@ def screen_all(
         at_least=at_least,
         known=known,
     )
-    return kept, cut
+    return kept, held(predictor, cut, lists.long, 1)
 
 
 def _all_beyond_reach(pruned: Pruned) -> InputError:
@@ -152,8 +156,9 @@ def choose_baselines(
         def told(n: int, name: str = name) -> None:
             asked.callbacks.progress(f"baseline {name}", n, 0)
 
-        points, known = look(own, budgets, predictor, lists.coarse, told)
+        points, known = look(own, budgets, predictor, lists.coarse, lists.long, told)
         found = screen(predictor, possible(problem, points), lists.coarse, told, known=known)
+        found = held(predictor, found, lists.long, 1)
         best[name] = ranked(problem.objective, found)[0] if found else None
         scores |= found
     return best, scores

@@ -1,69 +1,82 @@
-"""What a largest rate is worth once traffic lasts.
+"""What an answer is worth once traffic lasts.
 
-Trials and rankings run the same short list, stretched to each rate. At a high rate it is over in
-seconds, before a queue that only grows has cost anything: 1,000 requests at 200 requests/s last 5 s,
-and a deployment that carries 120 in the long run meets a 2 s TTFT on nearly all of them. That is
-harmless between candidates, which all run it, and misleading as a promise. So the rate that is
-written is held to arrivals of another seed that last `SPAN` times the TTFT bound; of a trace, to what
-is replayed of it, which lasts by itself (`traffic`).
+Trials and rankings run one list, stretched to each rate. At a high rate it is over before a queue that
+grows slowly has cost anything (`length`). That is harmless between candidates, which all run it, and
+misleading as a promise. So a largest rate is held to arrivals of another seed that last `SPAN` times the
+TTFT bound, the one that is written to `PROMISE_SPAN`, and what meets the SLO at a given rate must meet it there as well; of a trace, to what is
+replayed of it, which lasts by itself (`traffic`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
 from has.core.deployment import Deployment
 from has.core.requests import Requests
 from has.errors import InputError
+from has.search.length import MOST, PROMISE_MOST, PROMISE_SPAN, SPAN, requests_lasting
 from has.search.loop import Loop
+from has.search.objective import ABOVE
 from has.search.predict import Predictor
-from has.search.problem import Problem
 from has.search.side_by_side import side_by_side
 from has.sim.draw import draw_requests
 
-SPAN = 150.0
-"""Length of the traffic, in TTFT bounds: 7 % too many requests make the last of them wait ten bounds."""
-FEWEST, MOST = 3000, 60_000
-"""Requests: enough for a percentile, few enough for a second or two of simulation."""
+CHANCE = 0.02
+"""Share of requests by which other arrivals of the same load may miss more than a trial's."""
 
 
-def sustained(loop: Loop, values: Sequence[tuple[Deployment, float]]) -> list[float]:
+def sustained(
+    loop: Loop, values: Sequence[tuple[Deployment, float]], *, promised: bool = False
+) -> list[float]:
     """Of each deployment its value, or the lower rate that the calibrated simulator carries on traffic that lasts.
 
-    Only of a largest rate. Of a trace, what of it is replayed (`traffic`).
+    Only of a largest rate. Of a trace, what of it is replayed (`traffic`). `promised`: on traffic that lasts
+    longer by far, for the few rates that are written.
     """
-    if loop.problem.objective.name != "max-rate":
+    fastest = max((value for _, value in values), default=0.0)
+    if loop.problem.objective.name != "max-rate" or fastest <= 0:
         return [value for _, value in values]
-    return side_by_side(loop.ensemble.central, partial(_sustained, loop), values)
+    requests = _lasting(loop, fastest, *((PROMISE_SPAN, PROMISE_MOST) if promised else (SPAN, MOST)))
+    return side_by_side(loop.ensemble.central, partial(_sustained, loop, requests), values)
 
 
-def _sustained(loop: Loop, predictor: Predictor, of: tuple[Deployment, float]) -> float:
+def _sustained(loop: Loop, requests: Requests, predictor: Predictor, of: tuple[Deployment, float]) -> float:
     deployment, value = of
     if value <= 0:
         return value
-    try:
-        carried = loop.carried(deployment, _lasting(loop, value), upper=value, predictor=predictor)
+    try:  # the scan begins at the very value, which most often stands
+        carried = loop.carried(deployment, requests, upper=value / ABOVE, predictor=predictor)
     except InputError:
         return value  # sizes of the longer list lie beyond the profile's reach: nothing more can be said
     # 0: the simulator knows no rate at all. Trials have shown one, and that stands.
     return min(value, carried) if carried > 0 else value
 
 
-def requests_of(bounds: float, problem: Problem, rate: float, most: int = MOST) -> int:
-    """How many requests at `rate` last so many TTFT bounds, `FEWEST` to `most`."""
-    return min(most, max(FEWEST, math.ceil(bounds * problem.slo.ttft_s * rate)))
+def fades(loop: Loop, deployment: Deployment) -> float | None:
+    """The share of requests within the SLO over traffic that lasts, where that misses the target and only the
+    length is to blame; else None. Of objectives at a given rate, as the calibrated simulator sees it."""
+    rate, central = max(loop.problem.objective.rates), loop.ensemble.central
+    requests = _lasting(loop, rate)
+    try:
+        central.warnings(requests)
+    except InputError:
+        return None  # as for a largest rate
+    lasting = central.point(deployment, rate, requests).attainment
+    needed = loop.problem.slo.attainment - CHANCE
+    if lasting >= needed or lasting >= central.point(deployment, rate, loop.lists.trial).attainment - CHANCE:
+        return None
+    return lasting
 
 
-def _lasting(loop: Loop, rate: float) -> Requests:
+def _lasting(loop: Loop, rate: float, span: float = SPAN, most: int = MOST) -> Requests:
     problem = loop.problem
     if problem.workload.arrivals.process == "trace":
         return problem.requests
     return draw_requests(
         problem.workload,
         rate=problem.base_rate,
-        requests=requests_of(SPAN, problem, rate),
+        requests=requests_lasting(span, problem.slo.ttft_s, rate, most=most),
         seed=problem.seed + 1,
         model=problem.settings["model"],
     )

@@ -101,7 +101,7 @@ def test_more_trials_are_asked_for_until_others_are(
             raise Killed
         return None
 
-    asked = {"rate": 10.0, "trials": 3, "sampler": "random", "prune": False}
+    asked = {"rate": 8.0, "trials": 3, "sampler": "random", "prune": False}
     run(profile, workload, **asked, run_dir=tmp_path / "whole")
     whole = search(**resume_inputs(tmp_path / "whole") | {"trials": 9})
     assert len(whole.trials) == 9

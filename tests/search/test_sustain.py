@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from has.core.space import SearchSpace
-from has.search.conclude import CONFIRM_SPAN
+from has.search.length import COARSE_SPAN
 from has.search.problem import WARM_UP
 from has.search.run import search
 from has.sim.run import simulate
@@ -35,4 +35,4 @@ def test_confirmations_of_a_high_rate_last() -> None:
     assert len(evidence["confirmations"]) >= 3
     for told in evidence["confirmations"]:
         lasts_s = told["requests"] / (1 - WARM_UP) / told["rate"]
-        assert lasts_s > 0.95 * CONFIRM_SPAN * outcome.best.slo.ttft_s
+        assert lasts_s > 0.95 * COARSE_SPAN * outcome.best.slo.ttft_s
