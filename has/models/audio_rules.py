@@ -78,8 +78,13 @@ class Qwen2AudioRule(TokenRule):
                 value=seconds,
                 allowed=f"up to {self.max_s:g} s",
             )
-        encoded = (max(3, _mel_frames(seconds)) - 1) // 2 + 1
+        encoded = (max(3, self.heard(seconds)) - 1) // 2 + 1
         return (encoded - 2) // 2 + 1
+
+    @staticmethod
+    def heard(seconds: float) -> int:
+        """Mel frames in which there is sound, the last one begun only: its processor counts that too."""
+        return math.ceil(seconds * MEL_PER_S - 1e-6)
 
     def sizes(self, kind: str) -> Iterator[MediaSize]:
         if kind != "audio":

@@ -131,9 +131,9 @@ def decode_media(
         return MediaInput(kind, {"pixels": flat}, tokens, Grid(kind, *grid, step_s=rule.temporal / rate))
     if kind == "audio" and isinstance(rule, Qwen2AudioRule):
         samples = _samples(data, limits)
-        tokens = rule.audio(len(samples) / audio.SAMPLE_RATE)
+        seconds = len(samples) / audio.SAMPLE_RATE
+        tokens, heard = rule.audio(seconds), rule.heard(seconds)
         whole = np.pad(samples, (0, round(rule.max_s * audio.SAMPLE_RATE) - len(samples)))
-        heard = len(samples) // audio.HOP
         return MediaInput(
             kind, {"mel": audio.log_mel(whole, LARGE_MEL_BINS)[None]}, tokens, Grid(kind, heard)
         )

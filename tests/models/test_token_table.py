@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import transformers as hf
 from has.files import facts
 from has.models.image_rules import PixelGridRule
 from has.models.tokens import media_tokens, token_rule
+from tests.models.processor_folders import qwen_audio, qwen_audio_tokens
 from tests.models.test_tokens import SIZES, processor_method
 
 SECONDS = [
@@ -28,6 +30,7 @@ SECONDS = [
     0.5,
     1.0,
     2.0,
+    2.345,
     5.0,
     10.0,
     15.0,
@@ -138,7 +141,7 @@ def audio_rows(model: str) -> Iterator[Row]:
 
 def audio_reference(model: str) -> Callable[[float], int]:
     if model.startswith("qwen2-audio"):
-        return QwenAudio()
+        return partial(qwen_audio_tokens, qwen_audio(hf.WhisperFeatureExtractor(feature_size=128)))
     if model.startswith("voxtral"):
         return lambda seconds: 375 * math.ceil(round(seconds / 30, 9))
 
@@ -147,28 +150,6 @@ def audio_reference(model: str) -> Callable[[float], int]:
         return 188 * whole + math.ceil(math.ceil(rest / 2) / 8)
 
     return ultravox
-
-
-class QwenAudio:
-    """transformers' processor itself, with a tokenizer of a few words: how often it repeats the audio token."""
-
-    def __init__(self) -> None:
-        from tokenizers import Tokenizer
-        from tokenizers.models import WordLevel
-        from tokenizers.pre_tokenizers import WhitespaceSplit
-        from transformers.models.qwen2_audio.processing_qwen2_audio import Qwen2AudioProcessor
-
-        names = ["<unk>", "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"]
-        words = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, "<unk>"))
-        words.pre_tokenizer = WhitespaceSplit()
-        tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-        tokenizer.add_special_tokens({"additional_special_tokens": names[1:]})
-        self._processor = Qwen2AudioProcessor(hf.WhisperFeatureExtractor(feature_size=128), tokenizer)
-
-    def __call__(self, seconds: float) -> int:
-        sound = np.zeros(round(seconds * 16_000), np.float32)
-        ids = self._processor(text=["<|AUDIO|>"], audio=[sound], sampling_rate=16_000)["input_ids"][0]
-        return list(ids).count(1)
 
 
 def rows(model: str) -> list[Row]:
