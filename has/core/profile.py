@@ -38,6 +38,8 @@ class ProfileMetadata(Noun):
     partition_mechanism: str | None = None
     weights_bytes: WeightsBytes | None = None
     kv_bytes_per_token: PositiveInt | None = None
+    kv_heads: PositiveInt | None = None
+    """Of the whole model: more GPUs than these hold copies. None, as in older files: KV is taken to split evenly."""
     error: NonNegativeFloat | None = None
     """Stated relative error of the latencies; `stated_error` where it is absent."""
     driver: str | None = None

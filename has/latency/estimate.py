@@ -6,7 +6,7 @@ were measured, with the roofline where no table has the kernel). Encode runs on 
 | stage | what is computed |
 |---|---|
 | encode, prefill, decode | sum of the stage's operations on all SMs, spread over SM shares by `sm_shares` |
-| embedding and KV transfer | start + bytes / (0.7 · link): NVLink where the GPU has it, else PCIe; TP ranks send their parts at once |
+| embedding and KV transfer | start + bytes / (0.7 · link): NVLink where the GPU has it, else PCIe; TP ranks send their parts (or copies) at once |
 | preprocess | assumed, one CPU core: 5 ms + 30 ms a megapixel (JPEG, resize, normalise); 2 ms + 3 ms a second of sound |
 """
 
@@ -22,6 +22,7 @@ from has.core.stage import Beside, Stage
 from has.core.words import percent
 from has.errors import InputError
 from has.files import facts
+from has.latency.memory import kv_parts
 from has.latency.operations import LanguageModel, Tower
 from has.latency.roofline import Cost, Gpu, Kernels, Roofline, calibration, total
 from has.latency.sm_shares import PARAMETERS, Load
@@ -110,7 +111,8 @@ class Estimator:
         return EMBEDDING_START_S + float(sent) / (LINK_SHARE * self.gpu.link)
 
     def kv_transfer_s(self, tokens: int) -> float:
-        sent = self.model["computed"]["kv_bytes_per_token_bf16"] * tokens / self.tp
+        parts = kv_parts(self.tp, self.model["lm"]["kv_heads"])
+        sent = self.model["computed"]["kv_bytes_per_token_bf16"] * tokens / parts
         return KV_START_S + float(sent) / (LINK_SHARE * self.gpu.link)
 
     def rows(self, axes: Axes) -> Iterator[ProfilePoint]:
@@ -217,6 +219,7 @@ def estimate_profile(
         partition_mechanism="none: SM shares follow from a formula",
         weights_bytes=weights,
         kv_bytes_per_token=shapes["computed"]["kv_bytes_per_token_bf16"],
+        kv_heads=shapes["lm"]["kv_heads"],
         notes=_notes(estimator, source),
         **_provenance(kernels, source),
     )
@@ -235,9 +238,10 @@ def weights_bytes(model: dict[str, Any], dtype: str = "bfloat16") -> WeightsByte
 
 def fewest_gpus(model: dict[str, Any], gpu: Gpu, dtype: str = "bfloat16") -> int:
     """The smallest TP of 1, 2, 4, 8 that leaves room for the KV of KV_ROOM tokens; InputError if none does."""
-    held = weights_bytes(model, dtype).lm + KV_ROOM * model["computed"]["kv_bytes_per_token_bf16"]
+    lm, kv = model["lm"], KV_ROOM * model["computed"]["kv_bytes_per_token_bf16"]
     for tp in (1, 2, 4, 8):
-        if model["lm"]["q_heads"] % tp == 0 and held <= MEMORY_SHARE * gpu.memory_bytes * tp:
+        held = weights_bytes(model, dtype).lm / tp + kv / kv_parts(tp, lm["kv_heads"])
+        if lm["q_heads"] % tp == 0 and held <= MEMORY_SHARE * gpu.memory_bytes:
             return tp
     raise InputError(
         f"{model['name']} does not fit eight GPUs with {gpu.memory_bytes / 1e9:g} GB each",

@@ -6,11 +6,12 @@
 | u | share of it a worker may use | deployment, `gpu_memory_utilization` |
 | W_E, W_L | weights of the encoder and of the language model, bytes | profile, `weights_bytes` |
 | k | KV bytes of one token | profile, `kv_bytes_per_token` |
+| H | KV heads | profile, `kv_heads` |
 | TP | GPUs of one worker | deployment, `tensor_parallel` |
 
-A worker's KV room is floor((u·M·TP - W_L)/k) tokens; a monolithic worker also holds W_E. The share
-1 - u is what activations, graphs and the allocator's waste live in, as in vLLM. Where pools have
-different GPUs, M, W and k are those of the pool.
+A worker's KV room is floor((u·M·TP - W_L)/(k·max(1, TP/H))) tokens: GPUs beyond the heads hold copies of
+them, as engines do it. A monolithic worker also holds W_E. The share 1 - u is what activations, graphs
+and the allocator's waste live in, as in vLLM. Where pools have different GPUs, M, W, k and H are those of the pool.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ TOLERANCE = 0.05
 candidate is kept by pruning and left to a trial to settle."""
 
 
+def kv_parts(tp: int, kv_heads: int | None) -> int:
+    """Into how many parts `tp` GPUs split a token's KV: each holds one, and those beyond the heads a copy of one."""
+    return tp if kv_heads is None else min(tp, kv_heads)
+
+
 def kv_capacity(deployment: Deployment, metadata: ProfileMetadata, pool: str) -> int | None:
     """KV tokens of one worker of `pool` (decode, prefill_decode, all), at least 0; None is unlimited.
 
@@ -44,8 +50,9 @@ def kv_capacity(deployment: Deployment, metadata: ProfileMetadata, pool: str) ->
         return None
     weights = metadata.weights_bytes or WeightsBytes()
     held = weights.lm + (weights.encoder if pool == "all" else 0)
-    room = _usable(deployment, metadata.memory_bytes) * deployment.tp(pool) - held
-    return max(0, math.floor(room / metadata.kv_bytes_per_token))
+    tp = deployment.tp(pool)
+    room = _usable(deployment, metadata.memory_bytes) * tp - held
+    return max(0, math.floor(room / tp * kv_parts(tp, metadata.kv_heads) / metadata.kv_bytes_per_token))
 
 
 def _usable(deployment: Deployment, memory_bytes: int) -> Fraction:
@@ -162,8 +169,9 @@ def _held(
         span = deployment.local_prefill_span
         held["language model for local prefill" + _over(span)] = math.ceil(weights.lm / span)
     if pool in KV_POOLS and metadata.kv_bytes_per_token is not None:
-        held[f"KV of {request_tokens} tokens" + _over(tp)] = math.ceil(
-            metadata.kv_bytes_per_token * request_tokens / tp
+        parts = kv_parts(tp, metadata.kv_heads)
+        held[f"KV of {request_tokens} tokens" + _over(parts)] = math.ceil(
+            metadata.kv_bytes_per_token * request_tokens / parts
         )
     return held
 

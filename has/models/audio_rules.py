@@ -12,9 +12,10 @@ from has.models.rules import MediaSize, TokenRule, positive_s
 MEL_PER_S = 100
 
 
-def _mel_frames(seconds: float) -> int:
-    """Whole 10 ms hops; the slack keeps a clip of exactly n hops from losing one to binary fractions."""
-    return math.floor(seconds * MEL_PER_S + 1e-6)
+def mel_frames(seconds: float) -> int:
+    """10 ms hops in which there is sound, the last one perhaps begun only, as the families' processors count them. The slack
+    keeps a clip of exactly n hops from gaining one by binary fractions."""
+    return math.ceil(seconds * MEL_PER_S - 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class StackRule(TokenRule):
 
     def audio(self, seconds: float) -> int:
         positive_s(seconds, "audio_s")
-        return self.frames(max(1, _mel_frames(seconds)))
+        return self.frames(max(1, mel_frames(seconds)))
 
     def frames(self, mel: int) -> int:
         """LM tokens of a sound of `mel` mel frames."""
@@ -78,7 +79,7 @@ class Qwen2AudioRule(TokenRule):
                 value=seconds,
                 allowed=f"up to {self.max_s:g} s",
             )
-        encoded = (max(3, _mel_frames(seconds)) - 1) // 2 + 1
+        encoded = (max(3, mel_frames(seconds)) - 1) // 2 + 1
         return (encoded - 2) // 2 + 1
 
     def sizes(self, kind: str) -> Iterator[MediaSize]:

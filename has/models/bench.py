@@ -40,6 +40,7 @@ class StageBench:
             "media_unit": unit_tokens(model.name),
             "weights_bytes": dict(model.weights_bytes),
             "kv_bytes_per_token": model.kv_bytes_per_token,
+            "kv_heads": model.kv_shape[2],
             "embedding_bytes_per_token": model.width * model.dtype.itemsize,
             "dtype": str(model.dtype).removeprefix("torch."),
         }

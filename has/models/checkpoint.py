@@ -26,18 +26,31 @@ __all__ = ["Weights", "checkpoint_folder", "load_checkpoint"]
 def load_checkpoint(folder: Path, device: str, dtype: torch.dtype | None, weights: Weights, seed: int) -> Any:
     """The transformers model of a folder, in eval mode on `device`.
 
-    `dtype` None takes the checkpoint's own. Dummy weights are what transformers initialises a new
+    `dtype` None takes the checkpoint's own: what its config states, else what its weights have (float32 where there
+    are none). Dummy weights are what transformers initialises a new
     model with. Raises InputError for a config that cannot be read, MissingError for a family
     without an adapter or for weights that are not there as safetensors.
     """
     config = _config(folder)
     architecture = _architecture(folder, config)
-    dtype = dtype or getattr(config, "dtype", None) or torch.float32
+    dtype = dtype or getattr(config, "dtype", None) or _text_dtype(folder)
     if weights == "dummy":
-        return dummy(architecture, config, device, dtype, seed)
-    model, missing = _read(architecture, folder, config, dtype)
-    _fill(model, missing, folder, dtype)
+        return dummy(architecture, config, device, dtype or torch.float32, seed)
+    model, missing = _read(architecture, folder, config, dtype or "auto")
+    _fill(model, missing, folder)
     return model.to(device).eval().requires_grad_(False)
+
+
+def _text_dtype(folder: Path) -> torch.dtype | None:
+    """What Qwen3-VL's config.json states of its text alone, which AutoConfig loses."""
+    text = json.loads((folder / "config.json").read_text()).get("text_config") or {}
+    name = text.get("dtype") or text.get("torch_dtype")
+    found = getattr(torch, str(name), None)
+    if name is None or isinstance(found, torch.dtype):
+        return found
+    raise InputError(
+        "no such dtype", where=str(folder / "config.json"), field="text_config.dtype", value=name
+    )
 
 
 def dummy(architecture: Any, config: Any, device: str, dtype: torch.dtype, seed: int) -> Any:
@@ -62,7 +75,9 @@ def _class(architecture: str) -> Any:
     return getattr(hf, architecture)
 
 
-def _read(architecture: Any, folder: Path, config: Any, dtype: torch.dtype) -> tuple[Any, set[str]]:
+def _read(
+    architecture: Any, folder: Path, config: Any, dtype: torch.dtype | Literal["auto"]
+) -> tuple[Any, set[str]]:
     """The model, and the names of weights that the folder does not have."""
     _require_safetensors(folder)
     try:
@@ -82,7 +97,7 @@ def _read(architecture: Any, folder: Path, config: Any, dtype: torch.dtype) -> t
     return model, set(info["missing_keys"])
 
 
-def _fill(model: Any, missing: set[str], folder: Path, dtype: torch.dtype) -> None:
+def _fill(model: Any, missing: set[str], folder: Path) -> None:
     """Weights that are not in the folder, from the checkpoints that the config names (Ultravox leaves out what it
     did not train). Raises MissingError for those that are nowhere."""
     for part in ("language_model", "audio_tower"):
@@ -95,7 +110,7 @@ def _fill(model: Any, missing: set[str], folder: Path, dtype: torch.dtype) -> No
         own = checkpoint_folder(source)
         target = getattr(model, part)
         architecture = hf.AutoModel if part == "audio_tower" else type(target)
-        read, still = _read(architecture, own, None, dtype)
+        read, still = _read(architecture, own, None, model.dtype)
         if part == "audio_tower":
             still = {name for name in still if name.startswith("encoder.")}
             target.load_state_dict(read.encoder.state_dict())

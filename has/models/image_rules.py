@@ -30,7 +30,7 @@ class FixedRule(TokenRule):
 class TileRule(TokenRule):
     """InternVL: an image becomes columns x rows square tiles of `tile_tokens`, and a thumbnail if more than one.
 
-    The grid is the one with at most `max_tiles` tiles whose aspect ratio is nearest to the
+    The grid is the one of `min_tiles` to `max_tiles` tiles whose aspect ratio is nearest to the
     image's. Of equally near ones, tried by rising tile count, a later one wins only if the image
     covers more than half of it (InternVL's `dynamic_preprocess`). A video is one tile a frame.
     """
@@ -38,21 +38,25 @@ class TileRule(TokenRule):
     tile: int = 448
     tile_tokens: int = 256
     max_tiles: int = 12
+    min_tiles: int = 1
     thumbnail: bool = True
     frames: int | None = None
     """Frames sampled from a video however long; None where the family takes no video."""
 
-    def tiles(self, width: int, height: int) -> tuple[int, int]:
-        """Columns and rows of tiles."""
-        positive_px(width, height)
-        grids = [
+    def _grids(self) -> list[tuple[int, int]]:
+        return [
             (columns, rows)
             for columns in range(1, self.max_tiles + 1)
             for rows in range(1, self.max_tiles // columns + 1)
+            if columns * rows >= self.min_tiles
         ]
+
+    def tiles(self, width: int, height: int) -> tuple[int, int]:
+        """Columns and rows of tiles."""
+        positive_px(width, height)
         aspect = width / height
         best, best_gap = (1, 1), math.inf
-        for columns, rows in sorted(grids, key=lambda grid: grid[0] * grid[1]):
+        for columns, rows in sorted(self._grids(), key=math.prod):
             gap = abs(aspect - columns / rows)
             covers_half = width * height > 0.5 * self.tile**2 * columns * rows
             if gap < best_gap or (gap == best_gap and covers_half):
@@ -68,15 +72,14 @@ class TileRule(TokenRule):
         if self.frames is None:
             raise self.not_taken("video")
         positive_s(seconds, "video_s")
-        return self.tile_tokens * (max(1, round(seconds * fps)) if fps else self.frames)
+        return self.tile_tokens * (max(1, int(seconds * fps + 1e-9)) if fps else self.frames)
 
     def sizes(self, kind: str) -> Iterator[MediaSize]:
         if kind != "image":
             raise self.not_taken(kind)
-        for columns in range(1, self.max_tiles + 1):
-            for rows in range(1, self.max_tiles // columns + 1):
-                width, height = columns * self.tile, rows * self.tile
-                yield MediaSize("image", self.image(width, height), width, height)
+        for columns, rows in self._grids():
+            width, height = columns * self.tile, rows * self.tile
+            yield MediaSize("image", self.image(width, height), width, height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,9 @@ class PixelGridRule(TokenRule):
     A video's pixel bounds hold per frame, or over all its frames together (`video_total`,
     Qwen3-VL, whose time stamps between frames are text and not counted here). Its frame count is
     a multiple of `temporal` (Qwen2-VL, 2.5-VL), or is filled up by repeating the last frame
-    (`whole_groups` false). Pixels are normalised by CLIP's statistics, or to -1..1 (`centred`).
+    (`whole_groups` false). `frame_tokens`, where there are any, bound a frame besides: a number of tokens
+    (Qwen3-VL), or its even share of nine tenths of as many over all frames (Qwen2-VL, 2.5-VL). Pixels are
+    normalised by CLIP's statistics, or to -1..1 (`centred`, `video_centred`).
     """
 
     patch: int = 14
@@ -163,8 +168,10 @@ class PixelGridRule(TokenRule):
     video_min_pixels: int = 128 * 28 * 28
     video_max_pixels: int = 768 * 28 * 28
     video_total: bool = False
+    frame_tokens: int | None = None
     whole_groups: bool = True
     centred: bool = False
+    video_centred: bool = False
     min_frames: int = 4
     max_frames: int = 768
     fps: float = 2.0
@@ -190,7 +197,7 @@ class PixelGridRule(TokenRule):
         least, most = self.min_pixels, self.max_pixels
         depth = whole_depth = 1
         if frames is not None:
-            least, most = self.video_min_pixels, self.video_max_pixels
+            least, most = self.video_min_pixels, self._most_video_pixels(frames)
             if self.video_total:
                 depth, whole_depth = frames, round(frames / self.temporal) * self.temporal
                 if min(width, height) < factor:
@@ -206,6 +213,16 @@ class PixelGridRule(TokenRule):
             wide = math.ceil(width * scale / factor) * factor
             high = math.ceil(height * scale / factor) * factor
         return wide, high
+
+    def _most_video_pixels(self, frames: int) -> int:
+        """Of a frame, or of all with `video_total`. Frames are never bound closer than just above the least."""
+        most, floor = self.video_max_pixels, int(self.video_min_pixels * 1.05)
+        if self.frame_tokens is None:
+            return most
+        pixels = self.frame_tokens * self.factor**2
+        if self.video_total:
+            return frames * max(min(pixels, most // frames), floor)
+        return max(min(most, int(pixels * 0.9) * self.temporal // frames), floor)
 
     def frame_count(self, seconds: float, fps: float | None = None, available: int | None = None) -> int:
         """Frames sampled from a clip of `seconds` that has `available` frames: fps·seconds, within the bounds."""
@@ -248,3 +265,17 @@ class PixelGridRule(TokenRule):
             for columns in range(-(-rows // 2), 2 * rows + 1):
                 if self.min_pixels <= rows * columns * factor**2 <= self.max_pixels:
                     yield MediaSize("image", rows * columns, columns * factor, rows * factor)
+
+
+QWEN3_VL = PixelGridRule(
+    patch=16,
+    min_pixels=65_536,
+    max_pixels=16_777_216,
+    video_min_pixels=4096,
+    video_max_pixels=25_165_824,
+    video_total=True,
+    whole_groups=False,
+    centred=True,
+    video_centred=True,
+)
+"""With the bounds of its checkpoints; those of its classes are others."""

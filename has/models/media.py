@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from has.errors import InputError
 from has.models import audio, pixels
-from has.models.audio_rules import ChunkRule, Qwen2AudioRule, StackRule
+from has.models.audio_rules import ChunkRule, Qwen2AudioRule, StackRule, mel_frames
 from has.models.image_rules import AnyresRule, PixelGridRule, TileRule
 from has.models.names import is_bundled
 from has.models.tokens import token_rule
@@ -131,9 +131,9 @@ def decode_media(
         return MediaInput(kind, {"pixels": flat}, tokens, Grid(kind, *grid, step_s=rule.temporal / rate))
     if kind == "audio" and isinstance(rule, Qwen2AudioRule):
         samples = _samples(data, limits)
-        tokens = rule.audio(len(samples) / audio.SAMPLE_RATE)
+        seconds = len(samples) / audio.SAMPLE_RATE
+        tokens, heard = rule.audio(seconds), mel_frames(seconds)
         whole = np.pad(samples, (0, round(rule.max_s * audio.SAMPLE_RATE) - len(samples)))
-        heard = len(samples) // audio.HOP
         return MediaInput(
             kind, {"mel": audio.log_mel(whole, LARGE_MEL_BINS)[None]}, tokens, Grid(kind, heard)
         )
@@ -154,9 +154,9 @@ def decode_media(
 def _stacked(samples: npt.NDArray[np.float32], rule: StackRule) -> MediaInput:
     """Chunks of up to 30 s, none padded to it: all are as long as the first; `grid.t` counts the frames of sound."""
     whole = round(rule.chunk_s * audio.SAMPLE_RATE)
-    samples = np.pad(samples, (0, max(0, audio.HOP - len(samples))))
+    samples = np.pad(samples, (0, -len(samples) % audio.HOP))
     pieces = [samples[start : start + whole] for start in range(0, len(samples), whole)]
-    mels = [audio.log_mel(piece, LARGE_MEL_BINS) for piece in pieces if len(piece) >= audio.HOP]
+    mels = [audio.log_mel(piece, LARGE_MEL_BINS) for piece in pieces]
     frames, longest = sum(mel.shape[-1] for mel in mels), mels[0].shape[-1]
     mel = np.stack([np.pad(mel, ((0, 0), (0, longest - mel.shape[-1]))) for mel in mels])
     return MediaInput("audio", {"mel": mel}, rule.frames(frames), Grid("audio", frames))

@@ -66,7 +66,7 @@ def patches(
     Patches of one merge square lie together. An image is one frame, repeated to fill `temporal`.
     """
     wide, high = rule.resized(*frames[0].size, len(frames) if video else None)
-    statistics = CENTRED if rule.centred else CLIP
+    statistics = CENTRED if (rule.video_centred if video else rule.centred) else CLIP
     sheet = np.stack([_pixels(frame, wide, high, *statistics) for frame in frames])
     missing = -len(sheet) % rule.temporal
     if missing:

@@ -261,9 +261,10 @@ def _facts(name: str) -> dict[str, Any] | None:
 
 
 def _positions(text: Any) -> int:
-    """Tokens of the longest prompt: no more than the window where some layers look no further (Gemma 3), as masks made
-    here know no windows."""
+    """Tokens of the longest prompt: no more than the window where layers look no further (some of Gemma 3, all of Mistral),
+    as masks made here know no windows."""
     most: int = text.max_position_embeddings
-    if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        return min(most, int(text.sliding_window))
+    window = getattr(text, "sliding_window", None)
+    if window and "sliding_attention" in (getattr(text, "layer_types", None) or ["sliding_attention"]):
+        return min(most, int(window))
     return most

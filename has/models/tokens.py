@@ -9,7 +9,7 @@ from typing import Final
 from has.errors import InputError
 from has.models.audio_rules import ChunkRule, Qwen2AudioRule, StackRule
 from has.models.folders import find_folder
-from has.models.image_rules import AnyresRule, FixedRule, PixelGridRule, RowBreakRule, TileRule
+from has.models.image_rules import QWEN3_VL, AnyresRule, FixedRule, PixelGridRule, RowBreakRule, TileRule
 from has.models.names import BUNDLED
 from has.models.processor_config import rule_of_folder
 from has.models.rules import TokenRule
@@ -34,22 +34,13 @@ _RULES: Final[tuple[tuple[str, TokenRule], ...]] = (
     ("qwen2-audio", Qwen2AudioRule()),
     ("llava-(v1-6|next)", AnyresRule()),
     ("internvl(2|3)", TileRule(frames=8)),
-    # Pixel bounds as the instruct models' preprocessor_config.json has them; the classes' own
-    # defaults are lower (max 1,003,520 for an image). A video's are the class defaults.
-    ("qwen2(-5)?-vl", PixelGridRule(max_pixels=12_845_056)),
+    # Pixel bounds as the instruct models' preprocessor_config.json has them, which their processors take for a
+    # clip's frames too; the classes' own defaults are lower (max 1,003,520 for an image).
     (
-        "qwen3-vl",
-        PixelGridRule(
-            patch=16,
-            min_pixels=65_536,
-            max_pixels=16_777_216,
-            video_min_pixels=128 * 32 * 32,
-            video_max_pixels=768 * 32 * 32,
-            video_total=True,
-            whole_groups=False,
-            centred=True,
-        ),
+        "qwen2(-5)?-vl",
+        PixelGridRule(max_pixels=12_845_056, video_min_pixels=56 * 56, video_max_pixels=12_845_056),
     ),
+    ("qwen3-vl", QWEN3_VL),
     ("pixtral", RowBreakRule()),
     ("gemma-?3", FixedRule()),
 )

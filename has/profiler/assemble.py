@@ -62,6 +62,7 @@ def assemble(
         "tensor_parallel": 1,
         "weights_bytes": work.facts["weights_bytes"],
         "kv_bytes_per_token": work.facts["kv_bytes_per_token"],
+        "kv_heads": work.facts.get("kv_heads"),  # not in a work file that an older version began
         "error": MEASURED_ERROR,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "notes": {"plan": plan.size, **notes, **_counts(plan, points, work), "unstable": unstable},

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
+from has.core.deployment import Deployment
 from has.core.profile import grid_hole
 from has.core.stage import Stage
 from has.errors import InputError
@@ -18,6 +20,7 @@ from has.files.shipped import shipped
 from has.files.workload import load_workload
 from has.latency.estimate import Estimator, estimate_profile, fewest_gpus
 from has.latency.lookup import LatencyModel
+from has.latency.memory import kv_capacity
 from has.latency.roofline import Gpu, Roofline
 from has.sim.draw import draw_requests
 
@@ -54,6 +57,33 @@ def test_memory_is_as_the_facts_have_it(model, gpu, lm_gb, kv_bytes, memory_gb):
     assert metadata.memory_bytes == memory_gb * 10**9
     assert metadata.weights_bytes.lm == facts.model(model)["computed"]["lm_bytes_bf16"]
     assert lm_gb is None or round(metadata.weights_bytes.lm / 1e9, 1) == lm_gb
+
+
+def test_kv_of_a_model_of_few_heads_is_held_several_times():
+    """qwen3-vl-235b-a22b has four KV heads: eight GPUs hold each twice, and two ranks send the same."""
+    metadata = estimate_profile("qwen3-vl-235b-a22b", "h100", tp=8).metadata
+    assert metadata.kv_heads == 4
+    deployment = Deployment.model_validate(
+        {"version": 1, "model": metadata.model, "topology": "monolithic", "gpus": 8, "alloc": {"all": 8}}
+        | {"slo": {"ttft_ms": 1000, "tpot_ms": 50}, "tensor_parallel": {"all": 8}}
+    )
+    held = metadata.weights_bytes.lm + metadata.weights_bytes.encoder
+    room = (0.9 * metadata.memory_bytes * 8 - held) / metadata.kv_bytes_per_token
+    assert kv_capacity(deployment, metadata, "all") == math.floor(room / 2)
+
+    def moved_s(tp):
+        return Estimator(facts.model(metadata.model), Roofline(Gpu.from_facts("h100")), tp).kv_transfer_s(
+            4096
+        )
+
+    assert moved_s(4) == moved_s(8) < moved_s(2)
+    few = facts.model("qwen3-vl-8b")
+    assert fewest_gpus(few, Gpu.from_facts("l40s")) == 1
+    heavy = few | {"computed": few["computed"] | {"kv_bytes_per_token_bf16": 5 * 10**6}}
+    assert fewest_gpus(heavy, Gpu.from_facts("l40s")) == 8
+    one = heavy | {"lm": few["lm"] | {"kv_heads": 1}}
+    with pytest.raises(InputError, match="does not fit"):
+        fewest_gpus(one, Gpu.from_facts("l40s"))
 
 
 def test_fp8_halves_all_of_the_language_model_but_its_ends():

@@ -15,7 +15,7 @@ GB = 10**9
 SLO = {"ttft_ms": 1000, "tpot_ms": 50}
 
 
-def metadata(memory=80 * GB, encoder=1 * GB, lm=60 * GB, kv=10**6) -> ProfileMetadata:
+def metadata(memory=80 * GB, encoder=1 * GB, lm=60 * GB, kv=10**6, kv_heads=None) -> ProfileMetadata:
     weights = None if lm is None else {"encoder": encoder, "lm": lm}
     return ProfileMetadata(
         version=1,
@@ -25,6 +25,7 @@ def metadata(memory=80 * GB, encoder=1 * GB, lm=60 * GB, kv=10**6) -> ProfileMet
         memory_bytes=memory,
         weights_bytes=weights,
         kv_bytes_per_token=kv,
+        kv_heads=kv_heads,
     )
 
 
@@ -124,6 +125,20 @@ def test_tensor_parallelism_spreads_weights_and_kv():
     alone = {"prefill": 2, "decode": 4, "local_prefill": 1}
     assert needs(disaggregated(tensor_parallel=alone))["encode"] == 61 * GB
     assert needs(other("monolithic", {"all": 2}, tensor_parallel={"all": 2})) == {"all": 31 * GB}
+
+
+@pytest.mark.parametrize(("tp", "copies"), [(1, 1), (2, 1), (4, 2), (8, 4)])
+def test_gpus_beyond_the_kv_heads_hold_copies(tp, copies):
+    """Of two heads: what a GPU holds of a token's KV is no less than one head's."""
+    over = disaggregated(d=8, tensor_parallel={"decode": tp})
+    room = (72 * tp - 60) * 1000
+    assert kv_capacity(over, metadata(), "decode") == room
+    assert kv_capacity(over, metadata(kv_heads=2), "decode") == room // copies
+    assert kv_capacity(over, metadata(kv_heads=8), "decode") == room
+    lines = memory_lines(over, metadata(kv_heads=2), request_tokens=1000)
+    assert lines[-1].need_bytes == 60 * GB // tp + max(GB // tp, GB // 2)
+    if tp > 2:
+        assert lines[-1].why.endswith("KV of 1000 tokens over 2 GPUs 500.0 MB")
 
 
 def test_a_34b_model_in_bf16_on_48_gb_forces_s_to_one_and_says_why():

@@ -32,6 +32,7 @@ QWEN = {"model_type": "qwen2_5_vl", "vision_config": {"patch_size": 14, "spatial
         {"min_pixels": 3136, "max_pixels": 602_112},
         {"size": {"shortest_edge": 3136, "longest_edge": 602_112}},
         {"min_pixels": 3136, "max_pixels": 602_112, "size": {"shortest_edge": 1, "longest_edge": 2}},
+        {"min_pixels": 3136, "max_pixels": 602_112, "size": None, "patch_size": None, "max_frames": None},
     ],
 )
 def test_pixel_bounds_are_the_checkpoints_own(tmp_path, images):
@@ -101,6 +102,13 @@ def test_families_that_need_their_config_alone(tmp_path, config, size, tokens):
 def test_what_cannot_be_is_an_input_error(tmp_path, images):
     with pytest.raises(InputError):
         token_rule(folder(tmp_path, QWEN, images))
+
+
+@pytest.mark.parametrize("part", [[1], None, {"size": 5}], ids=repr)
+def test_so_is_what_cannot_be_within_a_nested_file(tmp_path, part):
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": part}))
+    with pytest.raises(InputError, match="cannot be used"):
+        token_rule(folder(tmp_path, QWEN))
 
 
 def test_a_folder_of_an_unknown_family_goes_by_its_name(tmp_path):

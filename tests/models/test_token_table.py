@@ -1,14 +1,15 @@
 """Media tokens of every model that ships facts, on many sizes, against transformers' own processors.
 
 Processors are built from class defaults and the facts' bounds; nothing is downloaded. Where transformers has none
-(Ultravox), or one that only counts with a package of the vendor (Voxtral), the facts' formula is written out. Every row
-states the pixel bounds it holds for.
+(Ultravox), or one that only counts with a package of the vendor (Voxtral), the facts' formula is written out, over what
+transformers' extractor hears. Every row states the pixel bounds it holds for.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import transformers as hf
 from has.files import facts
 from has.models.image_rules import PixelGridRule
 from has.models.tokens import media_tokens, token_rule
+from tests.models.processor_folders import qwen_audio, qwen_audio_tokens
 from tests.models.test_tokens import SIZES, processor_method
 
 SECONDS = [
@@ -28,13 +30,15 @@ SECONDS = [
     0.5,
     1.0,
     2.0,
+    2.345,
+    0.165,
     5.0,
     10.0,
     15.0,
     29.99,
     30.0,
 ]
-LONGER = [30.01, 31.0, 45.5, 60.0, 61.7, 119.99, 600.0]
+LONGER = [30.005, 30.01, 31.0, 45.5, 60.0, 61.7, 119.99, 600.0]
 CLIPS = [(s, size) for s in (0.9, 1.6, 3.3, 7.75, 30.0, 400.0) for size in ((320, 240), (640, 360), (1280, 720), (1920, 1080), (360, 640))]  # fmt: skip
 
 
@@ -138,37 +142,21 @@ def audio_rows(model: str) -> Iterator[Row]:
 
 def audio_reference(model: str) -> Callable[[float], int]:
     if model.startswith("qwen2-audio"):
-        return QwenAudio()
+        return partial(qwen_audio_tokens, qwen_audio(hf.WhisperFeatureExtractor(feature_size=128)))
     if model.startswith("voxtral"):
         return lambda seconds: 375 * math.ceil(round(seconds / 30, 9))
 
+    extractor = hf.WhisperFeatureExtractor(feature_size=128)
+
     def ultravox(seconds: float) -> int:
-        whole, rest = divmod(max(1, math.floor(seconds * 100 + 1e-6)), 3000)
-        return 188 * whole + math.ceil(math.ceil(rest / 2) / 8)
+        """Whisper's extractor, asked as Ultravox's processor asks it; 3,000 frames a chunk, 16 a token."""
+        sound = [np.zeros(max(320, round(seconds * 16_000)), np.float32)]
+        asked = {"padding": "longest", "truncation": False, "pad_to_multiple_of": 160}
+        heard = extractor(sound, sampling_rate=16_000, return_attention_mask=True, **asked)["attention_mask"]
+        whole, rest = divmod(int(heard.sum()), 3000)
+        return 188 * whole + math.ceil(rest / 16)
 
     return ultravox
-
-
-class QwenAudio:
-    """transformers' processor itself, with a tokenizer of a few words: how often it repeats the audio token."""
-
-    def __init__(self) -> None:
-        from tokenizers import Tokenizer
-        from tokenizers.models import WordLevel
-        from tokenizers.pre_tokenizers import WhitespaceSplit
-        from transformers.models.qwen2_audio.processing_qwen2_audio import Qwen2AudioProcessor
-
-        names = ["<unk>", "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"]
-        words = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, "<unk>"))
-        words.pre_tokenizer = WhitespaceSplit()
-        tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-        tokenizer.add_special_tokens({"additional_special_tokens": names[1:]})
-        self._processor = Qwen2AudioProcessor(hf.WhisperFeatureExtractor(feature_size=128), tokenizer)
-
-    def __call__(self, seconds: float) -> int:
-        sound = np.zeros(round(seconds * 16_000), np.float32)
-        ids = self._processor(text=["<|AUDIO|>"], audio=[sound], sampling_rate=16_000)["input_ids"][0]
-        return list(ids).count(1)
 
 
 def rows(model: str) -> list[Row]:

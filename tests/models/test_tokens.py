@@ -211,9 +211,9 @@ def test_pixtral_is_the_processor_s() -> None:
 @pytest.mark.parametrize("seconds", [0.02, 0.1, 0.5, 1.0, 1.01, 2.345, 10.0, 15.5, 29.99, 30.0])
 def test_audio_lengths_follow_the_encoders(seconds: float) -> None:
     """Qwen2-Audio's own formula over mel frames; Ultravox's ceiling over stacks of 8 encoder frames."""
-    frames = max(3, math.floor(seconds * 100 + 1e-6))
+    frames = max(3, math.ceil(seconds * 100 - 1e-6))
     assert media_tokens("qwen2-audio-7b", audio_s=seconds) == (((frames - 1) // 2 + 1) - 2) // 2 + 1
-    mel = math.floor(seconds * 100 + 1e-6)
+    mel = math.ceil(seconds * 100 - 1e-6)
     assert media_tokens("ultravox-v0.5-llama-3.1-8b", audio_s=seconds) == math.ceil(mel / 16)
 
 

@@ -78,8 +78,8 @@ def test_the_split_is_generate_of_its_language_model(text: str) -> None:
 
 
 def test_tokens_are_as_the_rule_counts_them(ultravox: StageModel) -> None:
-    media = sounds(0.005, 0.02, 1.0, 7.31, 30.0, 31.0, 60.4)
-    assert [item.tokens for item in media] == [1, 1, 7, 46, 188, 188 + 7, 188 + 188 + 3]
+    media = sounds(0.005, 0.02, 0.165, 1.0, 7.31, 30.0, 31.0, 60.4)
+    assert [item.tokens for item in media] == [1, 1, 2, 7, 46, 188, 188 + 7, 188 + 188 + 3]
     assert [len(e) for e in ultravox.encode(media)] == [item.tokens for item in media]
 
 

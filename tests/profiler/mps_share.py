@@ -13,6 +13,7 @@ FACTS = {
     "media_unit": 4,
     "weights_bytes": {"encoder": 10, "lm": 20},
     "kv_bytes_per_token": 57344,
+    "kv_heads": 4,
     "embedding_bytes_per_token": 16,
     "dtype": "bfloat16",
 }

@@ -21,6 +21,7 @@ FACTS = {
     "media_unit": 4,
     "weights_bytes": {"encoder": 10, "lm": 20},
     "kv_bytes_per_token": 57344,
+    "kv_heads": 4,
     "embedding_bytes_per_token": 16,
     "dtype": "bfloat16",
 }
@@ -201,6 +202,7 @@ def test_a_rank_is_measured_and_the_sums_between_ranks_are_added(place):
         for of, gpus in ((place(FakeDriver(), [quiet()]), 1), (opened, 2))
     )
     assert pair.metadata.tensor_parallel == 2
+    assert pair.metadata.kv_heads == 4
     assert "sums between ranks are estimated" in pair.metadata.notes["tensor_parallel"]
     added = sums("NVIDIA L40S", 2, {"layers": 28, "hidden": 3584})
     for stage, batch, tokens in ((Stage.PREFILL, 2, 64), (Stage.DECODE, 2, 64), (Stage.ENCODE, 2, 64)):

@@ -101,6 +101,7 @@ def test_the_file_is_the_profile_and_look_ups_work(measured):
     assert metadata.source == "measured"
     assert metadata.sm_count == VIRTUAL_GPU.sm_count
     assert metadata.kv_bytes_per_token == 7680
+    assert metadata.kv_heads == 4
     assert metadata.weights_bytes.lm > metadata.weights_bytes.encoder > 0
     assert metadata.memory_bytes == VIRTUAL_GPU.memory_bytes
     assert VIRTUAL_GPU.digest() in str(metadata.model_extra)

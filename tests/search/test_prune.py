@@ -127,6 +127,16 @@ def test_memory_forces_full_offload_where_the_encoder_gpus_cannot_hold_the_lm() 
         only_possible(asked, with_tp1)
 
 
+def test_kv_that_every_gpu_holds_a_copy_of_makes_candidates_impossible() -> None:
+    """Requests whose KV fits when four GPUs share it do not fit where each holds all of it."""
+    space = SearchSpace(version=1, topologies=["monolithic"], tensor_parallel={"prefill": [4], "decode": [4]})
+    model = large_model(80 * 10**9) | {"kv_bytes_per_token": 10**8}
+    few = problem(rate=None, kv_heads=4, **model)
+    assert only_possible(few, enumerate_space(space, 8)).kept
+    with pytest.raises(InfeasibleError, match="memory admits no candidate"):
+        only_possible(problem(rate=None, kv_heads=1, **model), enumerate_space(space, 8))
+
+
 def test_memory_names_the_pool_and_the_figures() -> None:
     with pytest.raises(InfeasibleError) as answer:
         prune(problem(**large_model(24 * 10**9)), enumerate_space(SPACE, 8), 8.0)

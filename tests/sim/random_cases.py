@@ -141,6 +141,7 @@ def _profile(rng, topology, coarse):
         metadata |= {
             "memory_bytes": 3000,
             "kv_bytes_per_token": 5,
+            "kv_heads": 1,
             "weights_bytes": {"encoder": 300, "lm": 400},
         }
     return {"metadata": metadata, "rows": rows}

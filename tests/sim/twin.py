@@ -218,8 +218,10 @@ class Twin:
             weights = meta.get("weights_bytes") or {}
             held = weights.get("lm", 0) + (weights.get("encoder", 0) if pool == "all" else 0)
             use = Fraction(repr(d.get("gpu_memory_utilization", 0.9)))
-            room = use * meta["memory_bytes"] * (tp.get(pool) or 1) - held
-            self.kv = max(0, math.floor(room / meta["kv_bytes_per_token"]))
+            gpus = tp.get(pool) or 1
+            room = use * meta["memory_bytes"] * gpus - held
+            copies = max(Fraction(1), Fraction(gpus, meta.get("kv_heads") or gpus))
+            self.kv = max(0, math.floor(room / (meta["kv_bytes_per_token"] * copies)))
 
         self.wakes = []
         self.embeddings = []  # (when, began, stage, worker, who moved first, request) on their way to prefill
