@@ -48,6 +48,17 @@ def dummy(architecture: Any, config: Any, device: str, dtype: torch.dtype, seed:
     return model.to(device).eval().requires_grad_(False)
 
 
+def draw(model: Any, device: str, seed: int = 0) -> None:
+    """Give a model of shapes alone, from device "meta", its place and its weights on `device`, as `dummy` would. What was
+    tied is so no longer: of a part of a model the head is not the embeddings."""
+    model.to_empty(device=device)
+    for module in model.modules():
+        module._is_hf_initialized = False  # what was initialised without memory
+    torch.manual_seed(seed)
+    model.initialize_weights()
+    model.requires_grad_(False)
+
+
 def dummy_of_facts(facts: dict[str, Any], device: str, dtype: torch.dtype | None, seed: int) -> Any:
     """The same, of a model whose shapes ship as facts (in bfloat16, unless `dtype` says otherwise)."""
     from has.models.facts_config import config_of

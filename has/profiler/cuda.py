@@ -33,7 +33,7 @@ from has.profiler.cuda_mps import MpsGpu
 from has.profiler.measure import Measurer
 from has.profiler.plan import AXES, Axes, Plan, Point, Size, make_plan, weight
 from has.profiler.points import Measured, Progress, WorkFile, medians, work_file_path
-from has.profiler.rank import open_rank, sums
+from has.profiler.rank import linked, open_rank, sums
 
 CUDA_AXES: dict[Size, Axes] = {
     "quick": replace(
@@ -155,6 +155,8 @@ def open_cuda(model: str, shares: Sequence[float], *, gpus: int = 1) -> Place:
     from has.models.names import is_bundled
 
     device = found[0]
+    if gpus > 1:
+        linked(device.name, gpus)  # before minutes of loading
     dummy = find_folder(model) is None and not is_bundled(model)
     library = nvml.load_nvml()
     uuid = next((uuid for uuid in nvml.uuids(library) if uuid.endswith(device.uuid)), None)

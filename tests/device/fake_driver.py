@@ -50,6 +50,7 @@ class FakeDriver:
     splits_twice: bool = False
     fail_context: int = 0
     says_granularity: tuple[int, int] | None = None
+    name: str = "NVIDIA L40S"
     live: set[int] = field(default_factory=set)
     contexts: dict[int, Resource] = field(default_factory=dict)
     splits: list[int] = field(default_factory=list)
@@ -79,7 +80,7 @@ class FakeDriver:
         return OK, index
 
     def cuDeviceGetName(self, length: int, device: int):
-        return OK, b"NVIDIA L40S\0\0"
+        return OK, self.name.encode() + b"\0\0"
 
     def cuDeviceGetUuid(self, device: int):
         return OK, SimpleNamespace(bytes=bytes.fromhex(L40S.removeprefix("GPU-").replace("-", "")))
