@@ -12,17 +12,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 from has.core.profile import Profile
+from has.core.stage import Stage
 from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu, Timer, TorchTimer
+from has.device.watch import Waker, Watch
 from has.errors import MissingError
 from has.files.profile import save_profile
 from has.models.rules import TokenRule
@@ -55,7 +57,8 @@ SLOW_WEIGHT_S = 0.02
 @dataclass(frozen=True, slots=True)
 class Place:
     """A device ready to measure on. facts, kind: of the model, as its bench says them. measure: as `Measurer.measure`.
-    snapshot: what NVML says now (None: it does not). first: which of several points to measure first."""
+    snapshot: what NVML says now (None: it does not, and `blind` says why). first: which of several points to measure first.
+    processes: pids that NVML may list without their being strangers."""
 
     gpu: CudaGpu | MpsGpu
     facts: dict[str, Any]
@@ -64,7 +67,9 @@ class Place:
     measure: Callable[[dict[str, Any]], dict[str, Any]]
     snapshot: Callable[[], nvml.Snapshot | None]
     first: Callable[[Sequence[Point]], Point] = itemgetter(0)
-    processes: Callable[[], list[int]] = list
+    processes: Callable[[], Collection[int]] = list
+    blind: str = ""
+    waker: Waker = field(default_factory=Waker)
 
 
 def in_this_process(
@@ -109,8 +114,13 @@ def profile_cuda(
         path = work_file_path(out) if out is not None else None
         if path is not None and not resume:
             path.unlink(missing_ok=True)
-        device = device_of(gpu, place.snapshot()) | {"tensor_parallel": tensor_parallel}
+        seen = place.snapshot()
+        device = device_of(gpu, seen) | {"tensor_parallel": tensor_parallel}
         notes: dict[str, Any] = {}
+        if seen is None:
+            notes["noise_gate"] = f"off, no point was judged by it: {place.blind}"
+        elif seen.mig:
+            notes["mig"] = f"shares are of the MIG slice, a part of {seen.name} ({seen.uuid})"
         if tensor_parallel > 1:
             added = sums(gpu.device.name, tensor_parallel, place.facts)
             place = replace(place, measure=added.added(place.measure))
@@ -158,25 +168,35 @@ def open_cuda(model: str, shares: Sequence[float], *, gpus: int = 1) -> Place:
     if gpus > 1:
         linked(device.name, gpus)  # before minutes of loading
     dummy = find_folder(model) is None and not is_bundled(model)
-    library = nvml.load_nvml()
-    uuid = next((uuid for uuid in nvml.uuids(library) if uuid.endswith(device.uuid)), None)
-
-    def snapshot() -> nvml.Snapshot | None:
-        return None if uuid is None else nvml.snapshot(library, uuid)
-
+    watch = Watch(device.uuid)
     if device.mechanism == "MPS" and shares:
-        mps = MpsGpu(device, shares, model, dummy, gpus)
+        opening = partial(watch.opening, pid=attrgetter("pid"))
+        mps = MpsGpu(device, shares, model, dummy, gpus, opening=opening)
         about = mps.about()
+
+        def processes() -> Collection[int]:
+            return {*mps.processes(), *watch.own}
+
         return Place(
-            mps, about["facts"], about["kind"], dummy, mps.measure, snapshot, mps.first, mps.processes
+            mps,
+            about["facts"],
+            about["kind"],
+            dummy,
+            mps.measure,
+            watch.snapshot,
+            mps.first,
+            processes,
+            watch.blind,
         )
-    torch.zeros(1, device="cuda")  # torch makes its context first, and green ones share it
+    # torch makes its context first, and green ones share it
+    watch.opening(lambda: torch.zeros(1, device="cuda"))
     bench = open_rank(model, dummy, gpus)
     partition = (
         cuda.SmPartition(driver, device, shares) if device.mechanism == "green contexts" and shares else None
     )
     timer: Timer = TorchTimer(device.index)
-    return in_this_process(CudaGpu(device, partition, timer), bench, dummy, snapshot)
+    place = in_this_process(CudaGpu(device, partition, timer), bench, dummy, watch.snapshot)
+    return replace(place, processes=lambda: watch.own, blind=watch.blind)
 
 
 def device_of(gpu: CudaGpu | MpsGpu, seen: nvml.Snapshot | None) -> dict[str, Any]:
@@ -222,17 +242,26 @@ def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress]
     return list(flags)
 
 
+WAKE = {"companion": None, "least": 10**6, "steps": 10**6, "cap_s": 0.5}
+"""Of a point that is run to wake the GPU: half a second of it, alone."""
 DISTURBED = 2.0
 """Written as the ratio of a point that NVML rejects: beyond every bound of the gate."""
 
 
 def _once(plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured:
-    before = place.snapshot()
-    reply = place.measure({**asdict(point), **asdict(plan.sampling)})
+    asked = {**asdict(point), **asdict(plan.sampling)}
+    if point.stage not in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):  # nothing of it runs on the GPU
+        return _as_measured(place.measure(asked))
+    before = place.waker.before(place.snapshot, lambda: place.measure(asked | WAKE))
+    measured = _as_measured(place.measure(asked))
     after = place.snapshot()
-    measured = Measured(tuple(reply.pop("samples")), **reply)
+    place.waker.after(after)
     if before is None or after is None:
         return measured
     verdict = nvml.noise(before, after, own=[os.getpid(), *place.processes()])
     flags.update(dict.fromkeys((*verdict.flags, *verdict.reject)))
     return replace(measured, ratio=DISTURBED) if verdict.reject else measured
+
+
+def _as_measured(reply: dict[str, Any]) -> Measured:
+    return Measured(tuple(reply.pop("samples")), **reply)

@@ -236,7 +236,8 @@ def noise(setting: Setting) -> Iterator[Line]:
     if seen is None:
         yield Line("noise gate", setting.device == "cpu", "NVML does not know this GPU")
         return
-    verdict = nvml.noise(replace(seen, sm_mhz=None), seen)  # clocks rise from rest: that is no drift
+    own = setting.watch.own
+    verdict = nvml.noise(replace(seen, sm_mhz=None), seen, own)  # clocks rise from rest: that is no drift
     yield Line(
         "noise gate",
         not verdict.reject,

@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from has.core.stage import Beside, Stage
 from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu
+from has.device.watch import Watch
+from has.errors import MissingError
 from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
 from has.profiler.cuda import in_this_process, profile_cuda, with_spare
@@ -147,6 +150,86 @@ def test_a_foreign_process_or_a_slowdown_drops_a_point_and_one_that_stays_is_nam
     paced = [row for row in stays.rows if row.stage in ("encode", "prefill", "decode")]
     assert len(stays.metadata.notes["unstable"]) >= len(paced)
     assert stays.metadata.notes["flags"] == ["hardware thermal slowdown"]
+
+
+def test_what_runs_on_the_host_is_not_judged_by_the_gpu(place):
+    hot = replace(quiet(), throttled=("hardware thermal slowdown",))
+    profile = measured(place(FakeDriver(), [hot]))
+    said = {words.split()[0].strip(",") for words in profile.metadata.notes["unstable"]}
+    assert said == {"encode", "prefill", "decode"}
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """What `open_cuda` finds: a recorded driver and NVML, and in place of torch's context, model and events what follows a formula."""
+    monkeypatch.setattr(cuda, "mps_state", lambda: "absent")
+    monkeypatch.setattr(Watch, "own", set())
+
+    def put(library: FakeNvml | None, uuid: str = L40S, *, joins: tuple[int, ...] = ()):
+        timer = Gpu()
+
+        def load_nvml():
+            if library is None:
+                raise MissingError("NVML is not installed")
+            return library
+
+        def context(*_, **__):
+            if library is not None:
+                library.processes = (*library.processes, *joins)
+
+        driver = FakeDriver(uuid=uuid)
+        monkeypatch.setattr(cuda, "load_driver", lambda: driver)
+        monkeypatch.setattr(nvml, "load_nvml", load_nvml)
+        monkeypatch.setattr(torch, "zeros", context)
+        monkeypatch.setattr("has.profiler.cuda.open_rank", lambda *_: Bench(timer))
+        monkeypatch.setattr("has.profiler.cuda.TorchTimer", lambda _: timer)
+        return timer
+
+    return put
+
+
+HOST_PID = 3912345
+
+
+def test_a_profile_in_a_container_is_not_disturbed_by_its_own_pid_on_the_host(here):
+    here(FakeNvml(), joins=(HOST_PID,))
+    notes = measured(None).metadata.notes
+    assert not [flag for flag in notes["flags"] if "other processes" in flag]
+    here(FakeNvml(processes=(77,)), joins=(HOST_PID,))
+    assert "other processes used the GPU: 77" in measured(None).metadata.notes["flags"]
+
+
+class Rising(FakeNvml):
+    """Clocked down until something was launched."""
+
+    timer: Any = None
+
+    def nvmlDeviceGetClockInfo(self, handle, clock):
+        return 2520 if self.timer.launched else 345
+
+
+def test_the_rise_from_an_idle_clock_is_no_drift(here):
+    library = Rising()
+    library.timer = here(library)
+    assert measured(None).metadata.notes["flags"] == []
+
+
+def test_a_profile_of_a_mig_slice_says_so_and_is_judged(here):
+    part = "MIG-99999999-4455-6677-8899-aabbccddeeff"
+    here(FakeNvml(mig=1, slices=(part,), processes=(1, 2), in_slices={part: (77,)}), part)
+    notes = measured(None).metadata.notes
+    assert L40S in notes["mig"]
+    assert set(notes["flags"]) == {
+        "MIG is on: shares are of the MIG slice",
+        "other processes used the GPU: 77",
+    }
+
+
+def test_without_nvml_a_profile_is_made_and_says_that_nothing_judged_it(here):
+    here(None)
+    notes = measured(None).metadata.notes
+    assert "off" in notes["noise_gate"]
+    assert "NVML is not installed" in notes["noise_gate"]
 
 
 def test_a_gpu_that_cannot_be_partitioned_has_one_share(place):
