@@ -2,8 +2,8 @@
 
 Not run on a GPU yet: held to a recorded fake.
 
-Weights are the checkpoint's where it is here, else dummy ones of the same shapes, as latency does not depend on their values;
-the profile says which. Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
+Weights are the checkpoint's where they are here (safetensors), else dummy ones of the same shapes, as latency does not depend on
+their values; the profile says which. Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
 a point counts only if the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
 """
 
@@ -58,7 +58,7 @@ SLOW_WEIGHT_S = 0.02
 class Place:
     """A device ready to measure on. facts, kind: of the model, as its bench says them. measure: as `Measurer.measure`.
     snapshot: what NVML says now (None: it does not, and `blind` says why). first: which of several points to measure first.
-    processes: pids that NVML may list without their being strangers."""
+    processes: pids that NVML may list without their being strangers. why_dummy: why there are no real weights here."""
 
     gpu: CudaGpu | MpsGpu
     facts: dict[str, Any]
@@ -69,6 +69,7 @@ class Place:
     first: Callable[[Sequence[Point]], Point] = itemgetter(0)
     processes: Callable[[], Collection[int]] = list
     blind: str = ""
+    why_dummy: str = ""
     waker: Waker = field(default_factory=Waker)
 
 
@@ -117,10 +118,14 @@ def profile_cuda(
         seen = place.snapshot()
         device = device_of(gpu, seen) | {"tensor_parallel": tensor_parallel}
         notes: dict[str, Any] = {}
+        aloud = [f"{place.why_dummy}: dummy weights are measured"] if place.why_dummy else []
         if seen is None:
             notes["noise_gate"] = f"off, no point was judged by it: {place.blind}"
+            aloud.append(f"the noise gate is {notes['noise_gate']}")
         elif seen.mig:
             notes["mig"] = f"shares are of the MIG slice, a part of {seen.name} ({seen.uuid})"
+        for warning in aloud:
+            tell(Progress(0, len(plan.points), None, "opening", warning))
         if tensor_parallel > 1:
             added = sums(gpu.device.name, tensor_parallel, place.facts)
             place = replace(place, measure=added.added(place.measure))
@@ -132,7 +137,9 @@ def profile_cuda(
         if not work.facts:
             work.note(place.facts)
         flags = _measure(plan, work, place, tell)
-        weights = "dummy weights: right shapes, random values" if place.dummy else "the checkpoint's weights"
+        weights = "the checkpoint's weights"
+        if place.dummy:
+            weights = "; ".join(filter(None, ("dummy weights: right shapes, random values", place.why_dummy)))
         profile = assemble(plan, work, device, {"weights": weights, "flags": flags, **notes})
     if out is not None:
         save_profile(profile, out)
@@ -161,13 +168,13 @@ def open_cuda(model: str, shares: Sequence[float], *, gpus: int = 1) -> Place:
         raise MissingError("no CUDA device is visible", mend="has doctor says what is here; or --device cpu")
     import torch
 
-    from has.models.folders import find_folder
-    from has.models.names import is_bundled
+    from has.models.folders import why_no_weights
 
     device = found[0]
     if gpus > 1:
         linked(device.name, gpus)  # before minutes of loading
-    dummy = find_folder(model) is None and not is_bundled(model)
+    why_dummy = why_no_weights(model)
+    dummy = bool(why_dummy)
     watch = Watch(device.uuid)
     if device.mechanism == "MPS" and shares:
         opening = partial(watch.opening, pid=attrgetter("pid"))
@@ -187,6 +194,7 @@ def open_cuda(model: str, shares: Sequence[float], *, gpus: int = 1) -> Place:
             mps.first,
             processes,
             watch.blind,
+            why_dummy,
         )
     # torch makes its context first, and green ones share it
     watch.opening(lambda: torch.zeros(1, device="cuda"))
@@ -196,7 +204,7 @@ def open_cuda(model: str, shares: Sequence[float], *, gpus: int = 1) -> Place:
     )
     timer: Timer = TorchTimer(device.index)
     place = in_this_process(CudaGpu(device, partition, timer), bench, dummy, watch.snapshot)
-    return replace(place, processes=lambda: watch.own, blind=watch.blind)
+    return replace(place, processes=lambda: watch.own, blind=watch.blind, why_dummy=why_dummy)
 
 
 def device_of(gpu: CudaGpu | MpsGpu, seen: nvml.Snapshot | None) -> dict[str, Any]:
