@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from has.cli import wiring
+from has.errors import InputError
 from has.trial import local
 
 
@@ -19,3 +20,17 @@ def test_a_live_search_tells_what_it_waits_for(monkeypatch, capsys: pytest.Captu
     )
     wiring.executor(plan)  # type: ignore[arg-type]
     assert capsys.readouterr().err == "measuring has taken 40 s\n"
+
+
+def test_what_cuda_needs_is_mended_by_a_command_for_cuda() -> None:
+    with pytest.raises(InputError) as refused:
+        wiring.required_model(None)
+    assert "--device cuda" in refused.value.mend
+
+
+@pytest.mark.parametrize("option", [("--virtual-gpus", "2"), ("--modality", "image")])
+def test_options_of_the_cpu_device_are_refused_on_cuda(option, monkeypatch, has) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(wiring, "device", lambda *_: "cuda")
+    said = has("profile", "--device", "cuda", "--model", "qwen2.5-vl-7b", *option)
+    assert said.status == 2
+    assert "is of the cpu device" in said.err
