@@ -99,7 +99,7 @@ def _meant(known: Mapping[str, dict[str, Any]], name: str, what: str) -> str:
         )
     if can:
         return can[0]
-    _find({key: {} for key in keys}, name, what, ", ".join(keys))  # says that it is unknown, and what is near
+    _find(dict(known), name, what, ", ".join(keys))  # says that it is unknown, and what is near
     raise AssertionError(name)
 
 
@@ -113,7 +113,7 @@ def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) 
         field=what.lower(),
         value=name,
         allowed=allowed,
-        mend=did_you_mean(near(known, name)),
+        mend=did_you_mean(near([key for key in known if "variant_of" not in known[key]], name)),
     )
 
 
