@@ -258,18 +258,18 @@ DISTURBED = 2.0
 
 def _once(plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured:
     asked = {**asdict(point), **asdict(plan.sampling)}
-    if point.stage not in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):  # nothing of it runs on the GPU
-        return _as_measured(place.measure(asked))
-    before = place.waker.before(place.snapshot, lambda: place.measure(asked | WAKE))
-    measured = _as_measured(place.measure(asked))
-    after = place.snapshot()
-    place.waker.after(after)
+    on_sms = point.stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE)
+    look = place.snapshot
+    before = place.waker.before(look, lambda: place.measure(asked | WAKE)) if on_sms else look()
+    reply = place.measure(asked)
+    after = look()
+    measured = Measured(tuple(reply.pop("samples")), **reply)
+    if on_sms:
+        place.waker.after(after)
+    elif before is not None:
+        before = replace(before, sm_mhz=None)  # the SMs may come to rest meanwhile
     if before is None or after is None:
         return measured
     verdict = nvml.noise(before, after, own=[os.getpid(), *place.processes()])
     flags.update(dict.fromkeys((*verdict.flags, *verdict.reject)))
     return replace(measured, ratio=DISTURBED) if verdict.reject else measured
-
-
-def _as_measured(reply: dict[str, Any]) -> Measured:
-    return Measured(tuple(reply.pop("samples")), **reply)
