@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     from has.core.profile import Profile
 
 
-def refuse_measuring(given: dict[str, Any]) -> None:
-    """Raise InputError where an option that only a measurement has was given to an estimate."""
-    for option, value in given.items():
-        if value not in (None, False):
-            raise InputError(
-                "does not go with an estimate: nothing is measured",
-                where="argument",
-                field=option,
-                value=value,
-                mend=f"leave {option} out; or leave --gpu out, and measure",
-            )
-
-
 def estimate(
     t: Talk,
     model: str | None,

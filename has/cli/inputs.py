@@ -74,9 +74,12 @@ def _here(folder: Path) -> Iterator[tuple[Path, ProfileMetadata]]:
 
 
 def fits(metadata: ProfileMetadata, device: str) -> bool:
-    """Whether a profile is of this device: of its kind, and on cpu of this very machine as it is paced now."""
+    """Whether a profile is of this device: on cuda of a GPU as one that is here, on cpu of this very machine as it is paced now."""
     if device != "cpu":
-        return metadata.device.startswith(device)
+        from has.device.detect import detect
+
+        here = {info.name for info in detect() if info.kind == device}
+        return metadata.source == "measured" and metadata.engine == "has" and metadata.device in here
     if metadata.device != CPU:
         return False
     from has.device import nominal

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -122,6 +122,19 @@ def whole_numbers(least: int, most: int = MOST_COUNT) -> Callable[[str], str]:
 def as_integers(text: str | None) -> list[int] | None:
     """`"1,2,4"` as [1, 2, 4]."""
     return None if text is None else sorted(int(part) for part in text.split(","))
+
+
+def refuse(given: Mapping[str, Any], problem: str, otherwise: str = "") -> None:
+    """Raise InputError for the first option that was given (not None) where it would do nothing."""
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(
+                problem,
+                where="argument",
+                field=option,
+                value=value,
+                mend="; or ".join(filter(None, (f"leave {option} out", otherwise))),
+            )
 
 
 def choice(*allowed: str) -> Callable[[str], str]:

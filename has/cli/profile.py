@@ -131,18 +131,20 @@ def command(
     """
     with talk(json=json, quiet=quiet) as t:
         defaults = Defaults()
+        of_grid = {
+            "--full": full or None,
+            "--quick": True if full is False else None,
+            "--virtual-gpus": virtual_gpus,
+            "--fresh": fresh or None,
+        }
         if gpu is not None or source in ("roofline", "silicon"):
             from has.cli import estimate
 
-            estimate.refuse_measuring(
-                {
-                    "--source": "measured" if source == "measured" else None,
-                    "--device": device,
-                    "--modality": modality,
-                    "--full/--quick": full,
-                    "--virtual-gpus": virtual_gpus,
-                    "--fresh": fresh,
-                }
+            measured = {"--source": source} if source == "measured" else {}
+            options.refuse(
+                measured | of_grid | {"--device": device, "--modality": modality, "--engine": engine},
+                "does not go with an estimate: nothing is measured",
+                "leave --gpu out, and measure",
             )
             source = defaults.pick("--source", source, "roofline", "as --gpu names one that is not here")
             estimated, written = estimate.estimate(
@@ -174,6 +176,11 @@ def command(
                 mend="add --gpu NAME, or --device cuda",
             )
         if place == "vllm":
+            options.refuse(
+                of_grid | {"--device": device, "--modality": modality, "--sm": sm},
+                "does nothing with --engine vllm: instances are measured as they run, on all SMs, anew each time",
+                "leave --engine vllm out",
+            )
             _on_vllm(t, model, batch=batch, tokens=tokens, out=out, seed=seed, defaults=defaults)
             return
         name = (
@@ -183,6 +190,11 @@ def command(
         )
         if place == "cpu":
             inputs.refuse_unmeasurable(name)
+        else:
+            options.refuse(
+                {"--virtual-gpus": virtual_gpus, "--modality": modality},
+                "is of the cpu device and its bundled models",
+            )
         if full is None:
             defaults.note("--quick", "", "few points; --full for all")
         size = "full" if full else "quick"

@@ -49,7 +49,7 @@ def required_model(model: str | None) -> str:
             "on cuda a model must be named",
             where="argument",
             field="--model",
-            mend="has profile --model Qwen/Qwen2.5-VL-7B-Instruct --quick",
+            mend="has profile --device cuda --model Qwen/Qwen2.5-VL-7B-Instruct --quick",
         )
     return model
 

@@ -60,12 +60,12 @@ def _cpu() -> DeviceInfo:
 
 
 def _cuda() -> list[DeviceInfo]:
-    """By NVML what is there at all; by the driver what can be done with it."""
+    """By NVML what is there at all; by the driver what can be done with it, and without NVML what is there, too."""
     try:
         library = nvml.load_nvml()
         seen = [nvml.snapshot(library, uuid) for uuid in nvml.uuids(library)]
-    except MissingError:
-        return []
+    except MissingError as error:
+        return _by_driver(error)
     try:
         offered = {device.uuid: device for device in cuda.devices(cuda.load_driver())}
         missing, mend = "the CUDA driver does not list it (CUDA_VISIBLE_DEVICES?)", ""
@@ -73,9 +73,30 @@ def _cuda() -> list[DeviceInfo]:
         offered, missing, mend = {}, error.message, error.mend
     links = {gpu.uuid: nvml.topology(library, gpu.uuid) if len(seen) > 1 else {} for gpu in seen}
     return [
-        replace(_cuda_info(part, offered.get(_bare(part.uuid)), missing, mend), links=links[gpu.uuid])
+        replace(_cuda_info(part, offered.get(nvml.bare(part.uuid)), missing, mend), links=links[gpu.uuid])
         for gpu in seen
         for part in _parts(gpu)
+    ]
+
+
+def _by_driver(no_nvml: MissingError) -> list[DeviceInfo]:
+    try:
+        offered = cuda.devices(cuda.load_driver())
+    except (MissingError, RunError):
+        return []
+    return [
+        DeviceInfo(
+            kind="cuda",
+            name=device.name,
+            gpus=1,
+            memory_bytes=device.memory_bytes,
+            sm_count=device.sm_count,
+            partition=device.mechanism,
+            uuid=device.uuid,
+            reasons={**device.reasons, "noise gate": no_nvml.message},
+            mend=no_nvml.mend,
+        )
+        for device in offered
     ]
 
 
@@ -87,10 +108,6 @@ def _parts(gpu: nvml.Snapshot) -> list[nvml.Snapshot]:
         replace(gpu, name=part.name, uuid=part.uuid, memory_bytes=part.memory_bytes, slices=())
         for part in gpu.slices
     ]
-
-
-def _bare(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
 def _cuda_info(gpu: nvml.Snapshot, device: cuda.CudaDevice | None, missing: str, mend: str) -> DeviceInfo:

@@ -63,8 +63,26 @@ def uuids(nvml: Any) -> list[str]:
     return [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
 
 
-def snapshot(nvml: Any, uuid: str) -> Snapshot:
+def find(nvml: Any, device: str) -> tuple[str, str | None] | None:
+    """UUID of the GPU that CUDA calls `device` (without GPU- or MIG- before it), or of the GPU that it is a MIG slice of,
+    and then of the slice; None where NVML has neither."""
+    for uuid in uuids(nvml):
+        for known in (uuid, *(part.uuid for part in snapshot(nvml, uuid).slices)):
+            if bare(known) == device:
+                return uuid, None if known == uuid else known
+    return None
+
+
+def bare(uuid: str) -> str:
+    """As CUDA says it: without what NVML puts before it."""
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
+def snapshot(nvml: Any, uuid: str, part: str | None = None) -> Snapshot:
+    """The GPU as it is now. part: a MIG slice of it, whose processes are asked for: of what runs on another one it has
+    nothing but the clock, which is the GPU's."""
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    used = handle if part is None else nvml.nvmlDeviceGetHandleByUUID(part)
 
     def ask(call: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -83,8 +101,8 @@ def snapshot(nvml: Any, uuid: str) -> Snapshot:
     mig = ask(nvml.nvmlDeviceGetMigMode, handle)
     driver = ask(nvml.nvmlSystemGetDriverVersion)
     processes = [
-        *(ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []),
-        *(ask(nvml.nvmlDeviceGetMPSComputeRunningProcesses, handle) or []),
+        *(ask(nvml.nvmlDeviceGetComputeRunningProcesses, used) or []),
+        *(ask(nvml.nvmlDeviceGetMPSComputeRunningProcesses, used) or []),
     ]
     return Snapshot(
         name=_text(nvml.nvmlDeviceGetName(handle)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def gpus() -> dict[str, dict[str, Any]]:
-    """GPU name → SMs, memory, bandwidth, dense TFLOPS, links, prices, sources, confidence."""
+    """GPU name → SMs, memory, bandwidth, dense TFLOPS, links, prices, sources, confidence; `driver_names`: what CUDA and
+    NVML call it; `variant_of`, of a card: the GPU that is meant where only the chip is said."""
     facts: dict[str, dict[str, Any]] = _load(FOLDER / "gpus.json")["gpus"]
     return dict(facts)
 
@@ -38,10 +40,22 @@ def gpu(name: str) -> dict[str, Any]:
 
 
 def find_gpu(name: str) -> tuple[str, dict[str, Any]]:
-    """Key and facts of the one GPU that `name` can mean: `h100`, `A100-80`, `rtx6000ada`. Raises InputError."""
+    """Key and facts of the one GPU that `name` can mean: `h100`, `A100-80`, or as its driver says it,
+    `NVIDIA H100 80GB HBM3`. Raises InputError."""
     known = gpus()
-    key = _meant(known, name, "GPU")
+    bare = _bare(name)
+    key = _driver_names().get(bare.casefold()) or _meant(known, bare, "GPU")
     return key, known[key]
+
+
+@functools.cache
+def _driver_names() -> dict[str, str]:
+    return {_bare(said).casefold(): key for key, sheet in gpus().items() for said in sheet["driver_names"]}
+
+
+def _bare(name: str) -> str:
+    """Without the maker's name, which drivers put before it since 2021 and people leave out."""
+    return re.sub(r"^nvidia\s+", "", name.strip(), flags=re.IGNORECASE)
 
 
 @functools.cache
@@ -70,10 +84,11 @@ def find_model(name: str) -> dict[str, Any]:
     return _models()[key]
 
 
-def _meant(known: Iterable[str], name: str, what: str) -> str:
+def _meant(known: Mapping[str, dict[str, Any]], name: str, what: str) -> str:
     """The one key that `name` can mean. Raises InputError."""
     keys = list(known)
-    can = meant(keys, name)
+    found = meant(keys, name)
+    can = [key for key in found if "variant_of" not in known[key]] or found
     if len(can) > 1:
         raise InputError(
             f"the {what} {name} can be any of {', '.join(can)}",
@@ -84,7 +99,7 @@ def _meant(known: Iterable[str], name: str, what: str) -> str:
         )
     if can:
         return can[0]
-    _find({key: {} for key in keys}, name, what, ", ".join(keys))  # says that it is unknown, and what is near
+    _find(dict(known), name, what, ", ".join(keys))  # says that it is unknown, and what is near
     raise AssertionError(name)
 
 
@@ -98,7 +113,7 @@ def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) 
         field=what.lower(),
         value=name,
         allowed=allowed,
-        mend=did_you_mean(near(known, name)),
+        mend=did_you_mean(near([key for key in known if "variant_of" not in known[key]], name)),
     )
 
 

@@ -16,22 +16,26 @@ import transformers as hf
 from has.errors import InputError, MissingError
 from has.models import ultravox
 from has.models.families import FAMILIES
-from has.models.folders import checkpoint_folder
+from has.models.folders import checkpoint_folder, refuse_quantised
 
 Weights = Literal["real", "dummy"]
 
 __all__ = ["Weights", "checkpoint_folder", "load_checkpoint"]
 
 
+_OR_DUMMY = "; or profile a folder with its config.json and preprocessor_config.json alone, on dummy weights"
+
+
 def load_checkpoint(folder: Path, device: str, dtype: torch.dtype | None, weights: Weights, seed: int) -> Any:
     """The transformers model of a folder, in eval mode on `device`.
 
     `dtype` None takes the checkpoint's own: what its config states, else what its weights have (float32 where there
-    are none). Dummy weights are what transformers initialises a new
-    model with. Raises InputError for a config that cannot be read, MissingError for a family
+    are none). Dummy weights are what transformers initialises a new model with. Raises InputError for a config that
+    cannot be read or is of quantised weights, MissingError for a family
     without an adapter or for weights that are not there as safetensors.
     """
     config = _config(folder)
+    refuse_quantised(folder)
     architecture = _architecture(folder, config)
     dtype = dtype or getattr(config, "dtype", None) or _text_dtype(folder)
     if weights == "dummy":
@@ -59,6 +63,17 @@ def dummy(architecture: Any, config: Any, device: str, dtype: torch.dtype, seed:
     with torch.device(device):
         model = architecture._from_config(config, dtype=dtype)
     return model.to(device).eval().requires_grad_(False)
+
+
+def draw(model: Any, device: str, seed: int = 0) -> None:
+    """Give a model of shapes alone, from device "meta", its place and its weights on `device`, as `dummy` would. What was
+    tied is so no longer: of a part of a model the head is not the embeddings."""
+    model.to_empty(device=device)
+    for module in model.modules():
+        module._is_hf_initialized = False  # what was initialised without memory
+    torch.manual_seed(seed)
+    model.initialize_weights()
+    model.requires_grad_(False)
 
 
 def dummy_of_facts(facts: dict[str, Any], device: str, dtype: torch.dtype | None, seed: int) -> Any:
@@ -120,7 +135,7 @@ def _fill(model: Any, missing: set[str], folder: Path) -> None:
     if missing:
         raise MissingError(
             f"{len(missing)} weights are in no file of {folder}, first {min(missing)}",
-            mend="download the checkpoint again, or use dummy weights",
+            mend=f"download the checkpoint again{_OR_DUMMY}",
         )
 
 
@@ -151,10 +166,10 @@ def _require_safetensors(folder: Path) -> None:
         if absent:
             raise MissingError(
                 f"{len(absent)} of {len(shards)} weight files are missing in {folder}, first {absent[0]}",
-                mend="download the checkpoint again, or use dummy weights",
+                mend=f"download the checkpoint again{_OR_DUMMY}",
             )
     elif not (folder / "model.safetensors").is_file():
         raise MissingError(
             f"{folder} has no weights in safetensors format",
-            mend="convert them to safetensors (pickled weights are not read), or use dummy weights",
+            mend=f"convert them to safetensors (pickled weights are not read){_OR_DUMMY}",
         )

@@ -146,7 +146,8 @@ class UltravoxModel(hf.PreTrainedModel):  # type: ignore[no-untyped-call]  # tra
         self.post_init()  # type: ignore[no-untyped-call]  # untyped in transformers
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Parts initialise themselves; the norms of the projector begin where training began them."""
+        """Tower and LM initialise themselves; the first norm of the projector begins where training began it."""
+        super()._init_weights(module)  # type: ignore[no-untyped-call]  # untyped in transformers
         if module is self.multi_modal_projector.ln_pre:
             nn.init.constant_(module.weight, self.config.norm_init)
 

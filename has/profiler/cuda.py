@@ -2,8 +2,8 @@
 
 Not run on a GPU yet: held to a recorded fake.
 
-Weights are the checkpoint's where it is here, else dummy ones of the same shapes, as latency does not depend on their values;
-the profile says which. Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
+Weights are the checkpoint's where they are here (safetensors), else dummy ones of the same shapes, as latency does not depend on
+their values; the profile says which. Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
 a point counts only if the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
 """
 
@@ -12,17 +12,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 from has.core.profile import Profile
+from has.core.stage import Stage
 from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu, Timer, TorchTimer
+from has.device.watch import Waker, Watch
 from has.errors import MissingError
 from has.files.profile import save_profile
 from has.models.rules import TokenRule
@@ -33,7 +35,7 @@ from has.profiler.cuda_mps import MpsGpu
 from has.profiler.measure import Measurer
 from has.profiler.plan import AXES, Axes, Plan, Point, Size, make_plan, weight
 from has.profiler.points import Measured, Progress, WorkFile, medians, work_file_path
-from has.profiler.rank import open_rank, sums
+from has.profiler.rank import linked, open_rank, sums
 
 CUDA_AXES: dict[Size, Axes] = {
     "quick": replace(
@@ -55,7 +57,8 @@ SLOW_WEIGHT_S = 0.02
 @dataclass(frozen=True, slots=True)
 class Place:
     """A device ready to measure on. facts, kind: of the model, as its bench says them. measure: as `Measurer.measure`.
-    snapshot: what NVML says now (None: it does not). first: which of several points to measure first."""
+    snapshot: what NVML says now (None: it does not, and `blind` says why). first: which of several points to measure first.
+    processes: pids that NVML may list without their being strangers. why_dummy: why there are no real weights here."""
 
     gpu: CudaGpu | MpsGpu
     facts: dict[str, Any]
@@ -64,7 +67,10 @@ class Place:
     measure: Callable[[dict[str, Any]], dict[str, Any]]
     snapshot: Callable[[], nvml.Snapshot | None]
     first: Callable[[Sequence[Point]], Point] = itemgetter(0)
-    processes: Callable[[], list[int]] = list
+    processes: Callable[[], Collection[int]] = list
+    blind: str = ""
+    why_dummy: str = ""
+    waker: Waker = field(default_factory=Waker)
 
 
 def in_this_process(
@@ -109,8 +115,17 @@ def profile_cuda(
         path = work_file_path(out) if out is not None else None
         if path is not None and not resume:
             path.unlink(missing_ok=True)
-        device = device_of(gpu, place.snapshot()) | {"tensor_parallel": tensor_parallel}
+        seen = place.snapshot()
+        device = device_of(gpu, seen) | {"tensor_parallel": tensor_parallel}
         notes: dict[str, Any] = {}
+        aloud = [f"{place.why_dummy}: dummy weights are measured"] if place.why_dummy else []
+        if seen is None:
+            notes["noise_gate"] = f"off, no point was judged by it: {place.blind}"
+            aloud.append(f"the noise gate is {notes['noise_gate']}")
+        elif seen.mig:
+            notes["mig"] = f"shares are of the MIG slice, a part of {seen.name} ({seen.uuid})"
+        for warning in aloud:
+            tell(Progress(0, len(plan.points), None, "opening", warning))
         if tensor_parallel > 1:
             added = sums(gpu.device.name, tensor_parallel, place.facts)
             place = replace(place, measure=added.added(place.measure))
@@ -122,7 +137,9 @@ def profile_cuda(
         if not work.facts:
             work.note(place.facts)
         flags = _measure(plan, work, place, tell)
-        weights = "dummy weights: right shapes, random values" if place.dummy else "the checkpoint's weights"
+        weights = "the checkpoint's weights"
+        if place.dummy:
+            weights = "; ".join(filter(None, ("dummy weights: right shapes, random values", place.why_dummy)))
         profile = assemble(plan, work, device, {"weights": weights, "flags": flags, **notes})
     if out is not None:
         save_profile(profile, out)
@@ -151,30 +168,43 @@ def open_cuda(model: str, shares: Sequence[float], *, gpus: int = 1) -> Place:
         raise MissingError("no CUDA device is visible", mend="has doctor says what is here; or --device cpu")
     import torch
 
-    from has.models.folders import find_folder
-    from has.models.names import is_bundled
+    from has.models.folders import why_no_weights
 
     device = found[0]
-    dummy = find_folder(model) is None and not is_bundled(model)
-    library = nvml.load_nvml()
-    uuid = next((uuid for uuid in nvml.uuids(library) if uuid.endswith(device.uuid)), None)
-
-    def snapshot() -> nvml.Snapshot | None:
-        return None if uuid is None else nvml.snapshot(library, uuid)
-
+    if gpus > 1:
+        linked(device.name, gpus)  # before minutes of loading
+    why_dummy = why_no_weights(model)
+    dummy = bool(why_dummy)
+    watch = Watch(device.uuid)
     if device.mechanism == "MPS" and shares:
-        mps = MpsGpu(device, shares, model, dummy, gpus)
+        opening = partial(watch.opening, pid=attrgetter("pid"))
+        mps = MpsGpu(device, shares, model, dummy, gpus, opening=opening)
         about = mps.about()
+
+        def processes() -> Collection[int]:
+            return {*mps.processes(), *watch.own}
+
         return Place(
-            mps, about["facts"], about["kind"], dummy, mps.measure, snapshot, mps.first, mps.processes
+            mps,
+            about["facts"],
+            about["kind"],
+            dummy,
+            mps.measure,
+            watch.snapshot,
+            mps.first,
+            processes,
+            watch.blind,
+            why_dummy,
         )
-    torch.zeros(1, device="cuda")  # torch makes its context first, and green ones share it
+    # torch makes its context first, and green ones share it
+    watch.opening(lambda: torch.zeros(1, device="cuda"))
     bench = open_rank(model, dummy, gpus)
     partition = (
         cuda.SmPartition(driver, device, shares) if device.mechanism == "green contexts" and shares else None
     )
     timer: Timer = TorchTimer(device.index)
-    return in_this_process(CudaGpu(device, partition, timer), bench, dummy, snapshot)
+    place = in_this_process(CudaGpu(device, partition, timer), bench, dummy, watch.snapshot)
+    return replace(place, processes=lambda: watch.own, blind=watch.blind, why_dummy=why_dummy)
 
 
 def device_of(gpu: CudaGpu | MpsGpu, seen: nvml.Snapshot | None) -> dict[str, Any]:
@@ -220,15 +250,24 @@ def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress]
     return list(flags)
 
 
+WAKE = {"companion": None, "least": 10**6, "steps": 10**6, "cap_s": 0.5}
+"""Of a point that is run to wake the GPU: half a second of it, alone."""
 DISTURBED = 2.0
 """Written as the ratio of a point that NVML rejects: beyond every bound of the gate."""
 
 
 def _once(plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured:
-    before = place.snapshot()
-    reply = place.measure({**asdict(point), **asdict(plan.sampling)})
-    after = place.snapshot()
+    asked = {**asdict(point), **asdict(plan.sampling)}
+    on_sms = point.stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE)
+    look = place.snapshot
+    before = place.waker.before(look, lambda: place.measure(asked | WAKE)) if on_sms else look()
+    reply = place.measure(asked)
+    after = look()
     measured = Measured(tuple(reply.pop("samples")), **reply)
+    if on_sms:
+        place.waker.after(after)
+    elif before is not None:
+        before = replace(before, sm_mhz=None)  # the SMs may come to rest meanwhile
     if before is None or after is None:
         return measured
     verdict = nvml.noise(before, after, own=[os.getpid(), *place.processes()])

@@ -107,7 +107,8 @@ class _Worker:
 class MpsGpu:
     """The device as a profile sees it: `given`, and `measure` in place of a Measurer of this process.
 
-    levels: percentages below 100 that processes are started with; a share asked for is the nearest of them."""
+    levels: percentages below 100 that processes are started with; a share asked for is the nearest of them.
+    opening: called with what starts a process, to note that it is no stranger on the GPU."""
 
     device: CudaDevice
     levels: Sequence[float]
@@ -116,6 +117,7 @@ class MpsGpu:
     gpus: int = 1
     opener: str = OPENER
     clock: Callable[[], float] = time.monotonic
+    opening: Callable[[Callable[[], Fleet]], Fleet] = lambda start: start()
     partition: None = None
     _open: dict[tuple[float, bool], Fleet] = field(default_factory=dict)
     _sms: dict[float, int] = field(default_factory=dict)
@@ -183,9 +185,14 @@ class MpsGpu:
                 "gpus": self.gpus,
                 "device": self.device.index,
             }
-            fleet = Fleet(
-                self.opener, json.dumps(argument), WORKER, 1, environment=cuda.mps_environment(share_percent)
-            )
+            environment = cuda.mps_environment(share_percent)
+
+            def start() -> Fleet:
+                started = Fleet(self.opener, json.dumps(argument), WORKER, 1, environment=environment)
+                started.ask(0, {"sms": True})  # once it answers its context is there, and NVML lists it
+                return started
+
+            fleet = self.opening(start)
         self._open[key] = fleet
         return fleet
 

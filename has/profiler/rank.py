@@ -8,28 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from has.errors import InputError
 from has.latency.operations import ACTIVATION, AllReduce
 from has.latency.roofline import Gpu, Roofline
+
+if TYPE_CHECKING:
+    from has.models.checkpoint import Weights
 
 Measure = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def open_rank(model: str, dummy: bool, gpus: int, device: str = "cuda") -> Any:
-    """A StageBench of one of `gpus` ranks; its facts are those of the whole model. Raises InputError where it cannot be split."""
+    """A StageBench of one of `gpus` ranks; its facts are those of the whole model. Raises InputError where it cannot be split.
+
+    A rank's device never holds more than the rank: the whole is cut on the host, or where its weights are dummy ones, before
+    it has any.
+    """
     from has.models.bench import StageBench
+    from has.models.checkpoint import draw
     from has.models.shard import cut
     from has.models.stage_model import load_stage_model
 
-    whole = load_stage_model(model, device, weights="dummy" if dummy else "real")
-    bench = StageBench(whole)
+    weights: Weights = "dummy" if dummy else "real"
     if gpus == 1:
-        return bench
+        return StageBench(load_stage_model(model, device, weights=weights))
+    whole = load_stage_model(model, "meta" if dummy else "cpu", weights=weights)
     layers, hidden = whole.kv_shape[0], whole.family.text_config.hidden_size
+    facts = StageBench(whole).facts | {"layers": layers, "hidden": hidden}
     cut(whole.family, gpus)
+    if dummy:
+        draw(whole.family.model, device)
+    else:
+        whole.family.model.to(device)
     rank = StageBench(replace(whole))
-    rank.facts = bench.facts | {"layers": layers, "hidden": hidden}
+    rank.facts = facts
     return rank
 
 
@@ -63,6 +77,20 @@ class Sums:
 
 
 def sums(device: str, gpus: int, facts: dict[str, Any]) -> Sums:
-    """For a device by the name it says. Raises InputError where its links are not known."""
-    card = Gpu.from_facts(device.removeprefix("NVIDIA "))
-    return Sums(Roofline(card), gpus, facts["layers"], facts["hidden"])
+    """For a device by the name it says. Raises InputError as `linked`."""
+    return Sums(Roofline(linked(device, gpus)), gpus, facts["layers"], facts["hidden"])
+
+
+def linked(device: str, gpus: int) -> Gpu:
+    """The device, whose links the sums between ranks go over. Raises InputError where they are not known."""
+    try:
+        return Gpu.from_facts(device)
+    except InputError as error:
+        raise InputError(
+            f"how long {gpus} GPUs take to add up what their ranks computed is estimated, and of {device} no facts are shipped",
+            where="argument",
+            field="--tensor-parallel",
+            value=gpus,
+            allowed=f"1 on this GPU; more on {error.allowed}",
+            mend="leave --tensor-parallel out",
+        ) from None

@@ -38,6 +38,25 @@ def test_an_engine_has_no_default_model(has) -> None:  # type: ignore[no-untyped
         assert "--model" in said.err
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--full",),
+        ("--quick",),
+        ("--fresh",),
+        ("--sm", "50,100"),
+        ("--virtual-gpus", "2"),
+        ("--device", "cuda"),
+        ("--modality", "image"),
+    ],
+)
+def test_options_that_would_do_nothing_on_vllm_are_refused(option, has) -> None:  # type: ignore[no-untyped-def]
+    said = has("profile", "--engine", "vllm", "--model", "m", *option)
+    assert (said.status, said.out) == (2, "")
+    assert "does nothing with --engine vllm" in said.err
+    assert f"leave {option[0]} out" in said.err
+
+
 def test_dry_run_shows_commands(best, has) -> None:  # type: ignore[no-untyped-def]
     said = has("deploy", str(best), "--engine", "vllm", "--dry-run")
     assert said.status == 0

@@ -43,6 +43,8 @@ def test_an_estimate_as_json(capsys):
         (["--model", "qwen2.5-vl-7b", "--gpu", "a100"], "A100 40GB SXM, A100 80GB SXM"),
         (["--model", "no-such-model", "--gpu", "h100"], "no facts are shipped for the model"),
         (["--model", "qwen2.5-vl-7b", "--gpu", "h100", "--full"], "nothing is measured"),
+        (["--model", "qwen2.5-vl-7b", "--gpu", "h100", "--quick"], "nothing is measured"),
+        (["--model", "qwen2.5-vl-7b", "--gpu", "h100", "--engine", "vllm"], "nothing is measured"),
         (["--model", "qwen2.5-vl-7b", "--gpu", "h100", "--source", "measured"], "nothing is measured"),
         (["--model", "qwen2.5-vl-7b", "--gpu", "a100-80", "--dtype", "fp8"], "has no fp8"),
         (["--model", "qwen2.5-vl-7b", "--gpu", "h100", "--tp", "3"], "cannot share"),

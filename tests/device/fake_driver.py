@@ -50,6 +50,8 @@ class FakeDriver:
     splits_twice: bool = False
     fail_context: int = 0
     says_granularity: tuple[int, int] | None = None
+    name: str = "NVIDIA L40S"
+    uuid: str = L40S
     live: set[int] = field(default_factory=set)
     contexts: dict[int, Resource] = field(default_factory=dict)
     splits: list[int] = field(default_factory=list)
@@ -79,10 +81,11 @@ class FakeDriver:
         return OK, index
 
     def cuDeviceGetName(self, length: int, device: int):
-        return OK, b"NVIDIA L40S\0\0"
+        return OK, self.name.encode() + b"\0\0"
 
     def cuDeviceGetUuid(self, device: int):
-        return OK, SimpleNamespace(bytes=bytes.fromhex(L40S.removeprefix("GPU-").replace("-", "")))
+        bare = self.uuid.removeprefix("GPU-").removeprefix("MIG-")
+        return OK, SimpleNamespace(bytes=bytes.fromhex(bare.replace("-", "")))
 
     def cuDeviceTotalMem(self, device: int):
         return OK, 48 * 2**30
@@ -148,6 +151,8 @@ class FakeNvml:
     processes: tuple[int, ...] = ()
     mig: int | None = 0
     slices: tuple[str, ...] = ()
+    in_slices: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Processes of each slice."""
     bytes_names: bool = False
 
     NVMLError = NVMLError
@@ -166,8 +171,8 @@ class FakeNvml:
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str):
-        assert uuid == L40S
-        return 0
+        assert uuid == L40S or uuid in self.slices
+        return uuid if uuid in self.slices else 0
 
     def nvmlDeviceGetMaxMigDeviceCount(self, handle: int):
         return 7
@@ -209,8 +214,9 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int):
         return 54
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int):
-        return [SimpleNamespace(pid=pid) for pid in self.processes]
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int | str):
+        pids = self.in_slices.get(handle, ()) if isinstance(handle, str) else self.processes
+        return [SimpleNamespace(pid=pid) for pid in pids]
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: int):
         raise NVMLError("Not Supported")

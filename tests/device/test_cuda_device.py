@@ -254,9 +254,13 @@ def test_with_mig_on_the_slices_are_what_there_is(recorded):
     assert "does not list it" in second.reasons["all"]
 
 
-def test_without_nvml_there_is_the_cpu_device_alone(monkeypatch):
+def test_without_nvml_there_is_what_the_driver_lists_or_the_cpu_device_alone(monkeypatch):
     def load():
-        raise MissingError("no NVIDIA driver")
+        raise MissingError("NVML is not installed", mend="pip install 'has-epd[cuda]'")
 
     monkeypatch.setattr(nvml, "load_nvml", load)
     assert [info.kind for info in detect.detect()] == ["cpu"]
+    monkeypatch.setattr(cuda, "load_driver", FakeDriver)
+    gpu, cpu = detect.detect()
+    assert (gpu.kind, gpu.name, gpu.partition, cpu.kind) == ("cuda", "NVIDIA L40S", "green contexts", "cpu")
+    assert gpu.reasons == {"noise gate": "NVML is not installed"}

@@ -16,13 +16,14 @@ PACKAGES = ("torch", "transformers", "cuda-bindings", "nvidia-ml-py", "numpy", "
 
 @dataclass
 class Setting:
-    """until: when the step that runs now should have ended. words: the device in a line."""
+    """watch: what NVML says of the GPU (None: there is none). until: when the step that runs now should have ended.
+    words: the device in a line."""
 
     device: str
     model: str
     gpu: Any
     partition: Any
-    uuid: str | None
+    watch: Any
     out: Path
     words: str
     until: float = float("inf")
@@ -78,28 +79,26 @@ def environment() -> dict[str, Any]:
 
 def snapshot(setting: Setting) -> Any:
     """What NVML says now, or None."""
-    from has.device import nvml
-
-    return nvml.snapshot(nvml.load_nvml(), setting.uuid) if setting.uuid else None
+    return setting.watch.snapshot() if setting.watch else None
 
 
 def setting_of(model: str, out: Path, *, rehearse: bool) -> Setting:
-    from has.device import cuda, nvml
+    from has.device import cuda
     from has.device.cuda_lanes import CudaGpu, TorchTimer
+    from has.device.watch import Watch
 
     if rehearse:
         gpu = CudaGpu(None, None, HostTimer())  # type: ignore[arg-type]  # no device: whole "GPU" alone is used
         return Setting("cpu", model, gpu, None, None, out, "rehearsal on the CPU")
     driver = cuda.load_driver()
     device = cuda.devices(driver)[0]
-    try:
-        uuid = next((u for u in nvml.uuids(nvml.load_nvml()) if u.endswith(device.uuid)), None)
-    except Exception as error:  # a container may hide NVML: the partition can be tried without
-        uuid = None
-        print(f"no NVML: {error}")
+    watch = Watch(device.uuid)
+    if watch.blind:  # a container may hide NVML: the partition can be tried without
+        print(f"no NVML: {watch.blind}")
     import torch
 
-    torch.zeros(1, device="cuda")  # the context is torch's, made before any green one
+    # the context is torch's, made before any green one
+    watch.opening(lambda: torch.zeros(1, device="cuda"))
     words = (
         f"{device.name}, {device.sm_count} SMs, {device.memory_bytes / 2**30:.0f} GiB, capability"
         f" {device.capability[0]}.{device.capability[1]}, driver API {device.driver}, {device.mechanism}"
@@ -108,5 +107,5 @@ def setting_of(model: str, out: Path, *, rehearse: bool) -> Setting:
     )
     partition = cuda.SmPartition(driver, device) if device.mechanism == "green contexts" else None
     return Setting(
-        "cuda", model, CudaGpu(device, partition, TorchTimer(device.index)), partition, uuid, out, words
+        "cuda", model, CudaGpu(device, partition, TorchTimer(device.index)), partition, watch, out, words
     )

@@ -127,7 +127,8 @@ def stages(setting: Setting) -> Iterator[Line]:
 
     small = setting.device == "cpu"
     bench = open_bench("tiny-image") if small else open_dummy_bench(setting.model, setting.device)
-    estimate = _estimator(setting)
+    estimate, lacking = estimator(setting)
+    yield from lacking
     for stage, batch, count in SMALL if small else SIZES:
         measured_s = run(
             setting.gpu, stage, bench.prepare(stage, batch, count), times=8 if stage == "decode" else 4
@@ -153,18 +154,20 @@ def stages(setting: Setting) -> Iterator[Line]:
             )
 
 
-def _estimator(setting: Setting) -> Any:
-    """None where the GPU or the model has no facts."""
+def estimator(setting: Setting) -> tuple[Any, list[Line]]:
+    """The estimate for this GPU; where it or the model has no facts None, and the line that fails as nothing is compared."""
     from has.errors import InputError
     from has.files import facts
     from has.latency.estimate import Estimator
     from has.latency.roofline import Gpu, Roofline
 
+    if setting.device == "cpu":  # a rehearsal: no data sheet is this machine's
+        return None, []
     try:
-        card = Gpu.from_facts(setting.gpu.device.name.removeprefix("NVIDIA "))
-        return Estimator(facts.find_model(setting.model), Roofline(card), 1)
-    except (InputError, AttributeError):
-        return None
+        card = Gpu.from_facts(setting.gpu.device.name)
+        return Estimator(facts.find_model(setting.model), Roofline(card), 1), []
+    except InputError as error:
+        return None, [Line("estimate", False, f"nothing to compare with: {error.message}")]
 
 
 def profile(setting: Setting) -> Iterator[Line]:
@@ -206,7 +209,8 @@ def profile(setting: Setting) -> Iterator[Line]:
         f"{len(measured.rows)} rows, {notes['measured']} measured, {len(notes['unstable'])} unstable",
         {"flags": notes["flags"], "sharing": (measured.metadata.model_extra or {}).get("sharing")},
     )
-    estimate = _estimator(setting)
+    estimate, lacking = estimator(setting)
+    yield from lacking
     for stage in ("encode", "prefill", "decode") if estimate is not None else ():
         rows = [row for row in measured.rows if row.stage == stage and row.beside == "none" and row.samples]
         off = [
@@ -232,7 +236,8 @@ def noise(setting: Setting) -> Iterator[Line]:
     if seen is None:
         yield Line("noise gate", setting.device == "cpu", "NVML does not know this GPU")
         return
-    verdict = nvml.noise(replace(seen, sm_mhz=None), seen)  # clocks rise from rest: that is no drift
+    own = setting.watch.own
+    verdict = nvml.noise(replace(seen, sm_mhz=None), seen, own)  # clocks rise from rest: that is no drift
     yield Line(
         "noise gate",
         not verdict.reject,

@@ -11,6 +11,8 @@ from has.files import facts
 from has.latency.operations import Attention, Elementwise, Gemm, LanguageModel, Tower
 from has.latency.roofline import Cost, Gpu, Roofline, calibration, efficiency_of, total
 from has.latency.sm_shares import BANDWIDTH_SHARE, Load
+from has.search.pools import same_gpu
+from has.search.price import price_of
 
 FIVE = ("A100 80GB SXM", "H100 SXM", "H200 SXM", "L40S", "RTX 6000 Ada")
 DENSE = [name for name, model in facts.models().items() if not model["lm"]["moe"]]
@@ -131,11 +133,57 @@ def test_windows_attend_within():
         ("rtx6000ada", "RTX 6000 Ada"),
         ("l4", "L4"),
         ("l40s", "L40S"),
+        ("h100 pcie", "H100 PCIe"),
+        ("NVIDIA H100", "H100 SXM"),
     ],
 )
 def test_gpus_are_found_by_what_people_call_them(asked, name):
     assert facts.find_gpu(asked)[0] == name
     assert Gpu.from_facts(asked).name == name
+
+
+SAID_BY_DRIVERS = {
+    "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA L4": "L4",
+    "NVIDIA A10G": "A10G",
+    "NVIDIA A100-SXM4-40GB": "A100 40GB SXM",
+    "NVIDIA A100-PCIE-40GB": "A100 40GB PCIe",
+    "NVIDIA A100-SXM4-80GB": "A100 80GB SXM",
+    "NVIDIA A100 80GB PCIe": "A100 80GB PCIe",
+    "NVIDIA H100 80GB HBM3": "H100 SXM",
+    "NVIDIA H100 PCIe": "H100 PCIe",
+    "NVIDIA H100 NVL": "H100 NVL",
+    "NVIDIA H200": "H200 SXM",
+    "NVIDIA H200 NVL": "H200 NVL",
+    "NVIDIA B200": "B200 SXM",
+    "AMD Instinct MI300X": "MI300X",
+}
+
+
+@pytest.mark.parametrize(("said", "name"), SAID_BY_DRIVERS.items())
+def test_gpus_are_found_by_what_their_drivers_say(said, name):
+    """Also by drivers that leave out the maker's name, wherever a device that was measured meets the facts."""
+    for words in (said, said.removeprefix("NVIDIA ")):
+        assert facts.find_gpu(words)[0] == name
+        assert same_gpu(name, words)
+    assert price_of(said, None) == price_of(name, None)
+    assert set(SAID_BY_DRIVERS.values()) == set(facts.gpus())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NVIDIA GeForce RTX 4090",
+        "NVIDIA L40",
+        "NVIDIA A10",
+        "NVIDIA H20",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+    ],
+)
+def test_a_device_that_has_no_facts_is_taken_for_no_other(said):
+    with pytest.raises(InputError, match=f"no facts are shipped for the GPU {said.removeprefix('NVIDIA ')}"):
+        facts.find_gpu(said)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from has.errors import InputError, MissingError
+from has.models.checkpoint import Weights
+from has.models.folders import why_no_weights
 from has.models.names import BUNDLED
 from has.models.stage_model import PromptInput, StageModel, load_stage_model
 from tests.models.cases import answer_alone, case, loaded
@@ -99,6 +101,34 @@ def test_unusable_configs(tmp_path: Path, config: str, error: type[Exception], m
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(error, match=message):
         load_stage_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["", "text_config"])
+@pytest.mark.parametrize("weights", ["real", "dummy"])
+def test_quantised_weights_are_refused_and_not_taken_for_16_bit(
+    copy: Path, part: str, weights: Weights
+) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (config[part] if part else config)["quantization_config"] = {"quant_method": "awq", "bits": 4}
+    (copy / "config.json").unlink()
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="quantised weights") as refused:
+        load_stage_model(str(copy), weights=weights)
+    assert refused.value.field.endswith("quantization_config.quant_method")
+    assert refused.value.value == "awq"
+    assert "16 bit" in refused.value.mend
+    with pytest.raises(InputError, match="quantised weights"):
+        why_no_weights(str(copy))
+
+
+def test_dummy_weights_do_where_there_are_no_safetensors(copy: Path) -> None:
+    assert why_no_weights(str(copy)) == ""
+    assert why_no_weights("tiny-image") == ""
+    assert "no checkpoint" in why_no_weights("qwen2.5-vl-7b")
+    for path in copy.glob("*.safetensors*"):
+        path.unlink()
+    torch.save({}, copy / "pytorch_model.bin")
+    assert "no safetensors files" in why_no_weights(str(copy))
 
 
 def test_what_is_not_here_says_how_to_get_it(tmp_path: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from has.core.stage import Beside, Stage
 from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu
+from has.device.watch import Watch
+from has.errors import InputError, MissingError
 from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
 from has.profiler.cuda import in_this_process, profile_cuda, with_spare
+from has.profiler.points import Progress
 from has.profiler.rank import sums
 from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
 
@@ -90,9 +95,9 @@ def quiet() -> nvml.Snapshot:
     return nvml.snapshot(FakeNvml(), L40S)
 
 
-def measured(opened, **more):
+def measured(opened, model="qwen2.5-vl-7b", tell=lambda _: None, **more):
     given = {"size": "quick", "sm": [25, 50, 75, 100], "batch": [1, 2], "tokens": [64], "out": None} | more
-    return profile_cuda("qwen2.5-vl-7b", tell=lambda _: None, open_place=opened, **given)
+    return profile_cuda(model, tell=tell, open_place=opened, **given)
 
 
 def unstable_alone(profile):
@@ -148,6 +153,115 @@ def test_a_foreign_process_or_a_slowdown_drops_a_point_and_one_that_stays_is_nam
     paced = [row for row in stays.rows if row.stage in ("encode", "prefill", "decode")]
     assert len(stays.metadata.notes["unstable"]) >= len(paced)
     assert stays.metadata.notes["flags"] == ["hardware thermal slowdown"]
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """What `open_cuda` finds: a recorded driver and NVML, and in place of torch's context, model and events what follows a formula."""
+    monkeypatch.setattr(cuda, "mps_state", lambda: "absent")
+    monkeypatch.setattr(Watch, "own", set())
+
+    def put(library: FakeNvml | None, uuid: str = L40S, *, joins: tuple[int, ...] = ()):
+        timer = Gpu()
+        timer.dummy = None
+
+        def load_nvml():
+            if library is None:
+                raise MissingError("NVML is not installed")
+            return library
+
+        def opened(model, dummy, gpus):
+            timer.dummy = dummy
+            return Bench(timer)
+
+        def context(*_, **__):
+            if library is not None:
+                library.processes = (*library.processes, *joins)
+
+        driver = FakeDriver(uuid=uuid)
+        monkeypatch.setattr(cuda, "load_driver", lambda: driver)
+        monkeypatch.setattr(nvml, "load_nvml", load_nvml)
+        monkeypatch.setattr(torch, "zeros", context)
+        monkeypatch.setattr("has.profiler.cuda.open_rank", opened)
+        monkeypatch.setattr("has.profiler.cuda.TorchTimer", lambda _: timer)
+        return timer
+
+    return put
+
+
+HOST_PID = 3912345
+
+
+def test_a_profile_in_a_container_is_not_disturbed_by_its_own_pid_on_the_host(here):
+    here(FakeNvml(), joins=(HOST_PID,))
+    notes = measured(None).metadata.notes
+    assert not [flag for flag in notes["flags"] if "other processes" in flag]
+    here(FakeNvml(processes=(77,)), joins=(HOST_PID,))
+    assert "other processes used the GPU: 77" in measured(None).metadata.notes["flags"]
+
+
+class Resting(FakeNvml):
+    """Clocked down until something is launched, and again at the second look after nothing was."""
+
+    timer: Any = None
+    launched = 0
+    idle_looks = 2
+
+    def nvmlDeviceGetClockInfo(self, handle, clock):
+        self.idle_looks = 0 if len(self.timer.launched) > self.launched else self.idle_looks + 1
+        self.launched = len(self.timer.launched)
+        return 2520 if self.idle_looks < 2 else 345
+
+
+def test_the_clock_of_a_gpu_that_rests_is_no_drift(here):
+    """Neither as the first point begins, nor while the host prepares media, nor after that."""
+    library = Resting()
+    library.timer = here(library)
+    assert measured(None).metadata.notes["flags"] == []
+
+
+def test_a_profile_of_a_mig_slice_says_so_and_is_judged(here):
+    part = "MIG-99999999-4455-6677-8899-aabbccddeeff"
+    here(FakeNvml(mig=1, slices=(part,), processes=(1, 2), in_slices={part: (77,)}), part)
+    notes = measured(None).metadata.notes
+    assert L40S in notes["mig"]
+    assert set(notes["flags"]) == {
+        "MIG is on: shares are of the MIG slice",
+        "other processes used the GPU: 77",
+    }
+
+
+def test_without_nvml_a_profile_is_made_and_says_that_nothing_judged_it(here):
+    here(None)
+    told: list[Progress] = []
+    notes = measured(None, tell=told.append).metadata.notes
+    assert "off" in notes["noise_gate"]
+    assert "NVML is not installed" in notes["noise_gate"]
+    assert any("noise gate is off" in progress.warning for progress in told)
+
+
+def test_a_folder_with_a_config_alone_is_measured_on_dummy_weights_and_says_so(here, tmp_path):
+    asked = here(FakeNvml())
+    config = {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told: list[Progress] = []
+    notes = measured(None, str(tmp_path), told.append).metadata.notes
+    assert asked.dummy is True
+    assert notes["weights"].startswith("dummy weights")
+    assert "no safetensors" in notes["weights"]
+    assert any("dummy weights are measured" in progress.warning for progress in told)
+    (tmp_path / "model.safetensors").touch()
+    assert measured(None, str(tmp_path)).metadata.notes["weights"] == "the checkpoint's weights"
+    assert asked.dummy is False
+
+
+def test_quantised_weights_are_refused_before_the_model_is_opened(here, tmp_path):
+    asked = here(FakeNvml())
+    config = {"model_type": "qwen2_5_vl", "quantization_config": {"quant_method": "gptq"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="quantised"):
+        measured(None, str(tmp_path))
+    assert asked.dummy is None
 
 
 def test_a_gpu_that_cannot_be_partitioned_has_one_share(place):
