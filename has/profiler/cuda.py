@@ -23,7 +23,7 @@ from typing import Any
 from has.core.profile import Profile
 from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu, Timer, TorchTimer
-from has.errors import MissingError
+from has.errors import InputError, MissingError
 from has.files.profile import save_profile
 from has.models.rules import TokenRule
 from has.models.tokens import token_rule
@@ -41,7 +41,9 @@ CUDA_AXES: dict[Size, Axes] = {
     ),
     "full": replace(
         AXES["full"],
-        sm=(10, 13, 19, 25, 31, 43, 55, 73, 100),  # whole eights of 132 SMs, too
+        # Whole eights of 132 SMs, too. Large batches of encode need 80 to 90 % to stay within a budget of 20 %, so that
+        # is worth a level of the eight, and the ones below an eighth, which Hopper rounds to 6 %, are not.
+        sm=(13, 19, 25, 31, 43, 55, 73, 88, 100),
         media=(64, 256, 576, 1280, 2560),
         prompt=(64, 256, 1024, 2048, 4096, 8192),
         context=(256, 2048, 8192),
@@ -90,10 +92,8 @@ def profile_cuda(
 
     tensor_parallel: GPUs of a prefill or decode worker; above one, a rank's part is measured and the sums are estimated (`rank.py`).
     """
-    shares = [share for share in sm or CUDA_AXES[size].sm if share < 100]
-    if sm is None and batch is None:
-        shares = with_spare(shares, cuda.MAX_LEVELS)
-    place = (open_place or partial(open_cuda, gpus=tensor_parallel))(model, shares[: cuda.MAX_LEVELS])
+    levels = partition_levels(sm, batch, size)
+    place = (open_place or partial(open_cuda, gpus=tensor_parallel))(model, levels)
     with place.gpu as gpu:
         rule, kind = token_rule(model), place.kind
         plan = make_plan(
@@ -128,6 +128,21 @@ def profile_cuda(
         save_profile(profile, out)
     tell(Progress(len(profile.rows), len(profile.rows), 0.0, "done"))
     return profile
+
+
+def partition_levels(sm: Sequence[float] | None, batch: Sequence[int] | None, size: Size) -> list[float]:
+    """The shares below 100 % at which the GPU is split. Raises InputError for more than it can be split at."""
+    levels = sorted({share for share in sm or CUDA_AXES[size].sm if share < 100})
+    if len(levels) > cuda.MAX_LEVELS:
+        raise InputError(
+            "too many SM shares",
+            where="argument",
+            field="sm",
+            value=list(sm or ()),
+            allowed=f"up to {cuda.MAX_LEVELS} below 100, as every split grows allocator pools and cuBLAS workspaces of its own",
+            mend="profile fewer shares; the rest is looked up between them",
+        )
+    return with_spare(levels, cuda.MAX_LEVELS) if sm is None and batch is None else levels
 
 
 def with_spare(shares: Sequence[float], most: int) -> list[float]:

@@ -11,9 +11,10 @@ import pytest
 from has.core.stage import Beside, Stage
 from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu
+from has.errors import InputError
 from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
-from has.profiler.cuda import in_this_process, profile_cuda, with_spare
+from has.profiler.cuda import in_this_process, partition_levels, profile_cuda, with_spare
 from has.profiler.rank import sums
 from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
 
@@ -215,3 +216,25 @@ def test_spare_levels_lie_in_the_widest_gaps():
     )
     assert with_spare([20, 80], 2) == [20, 80]
     assert with_spare([50], 8) == [50]
+
+
+def test_more_shares_than_a_gpu_is_split_at_are_refused(place):
+    """Eight and the whole GPU are measured, each of them; a ninth is no share to lose in silence."""
+    eight = [15, 20, 25, 30, 40, 50, 60, 75]
+    profile = measured(place(FakeDriver(), [quiet()]), sm=[*eight, 100, 100], batch=[1])
+    assert len({row.sm_percent for row in profile.rows if row.stage == "encode"}) == 9
+    with pytest.raises(InputError, match="up to 8 below 100") as caught:
+        measured(place(FakeDriver(), [quiet()]), sm=[*eight, 80, 100], batch=[1])
+    assert (caught.value.field, caught.value.exit_status) == ("sm", 2)
+
+
+@pytest.mark.parametrize("sms", [58, 80, 108, 132, 142, 148])
+def test_a_full_profile_measures_encode_between_three_quarters_and_the_whole_gpu(place, sms):
+    """The budget rule asks for such shares as soon as batches are large."""
+    granularity = (8, 8) if sms in (132, 148) else (4, 2)
+    gpu = place(FakeDriver(sm_count=sms, says_granularity=granularity), [quiet()])(
+        "", partition_levels(None, None, "full")
+    ).gpu
+    with gpu:
+        assert any(80 <= share <= 90 for share in gpu.partition.pairs)
+        assert len(gpu.partition.pairs) == 8
