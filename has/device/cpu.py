@@ -76,6 +76,10 @@ class VirtualGpu:
         """The share that a work of `stage` has when it asks for this: that of `offer`, whatever the stage."""
         return self.offer(share_percent)
 
+    def rest(self, stage: str, share_percent: float) -> float:
+        """What a work beside one of `stage` that asks for this is to ask for: the SMs that are left."""
+        return 100.0 - self.offer(share_percent)
+
     def cancel(self, lane: str) -> None:
         """End the work of `lane` now, if it has one: its `run` raises Cancelled once its computation is done."""
         with self.changed:

@@ -48,6 +48,8 @@ class Lanes(Protocol):
 
     def given(self, stage: str, share_percent: float) -> float: ...
 
+    def rest(self, stage: str, share_percent: float) -> float: ...
+
     def cancel(self, lane: str) -> None: ...
 
 
@@ -95,7 +97,7 @@ class Measurer:
         if companion is None:
             kept, dropped = repeat(gpu, run, work, sampling)
         else:
-            rest = 100.0 if gpu.streams else 100 - gpu.offer(point["sm_asked"])
+            rest = 100.0 if gpu.streams else gpu.rest(stage, point["sm_asked"])
             other = Work(companion["stage"], companion["batch"], companion["tokens"], rest)
             other_run = self._prepare(other.stage, other.batch, int(other.tokens))
             begun = gpu.clock()
@@ -103,11 +105,17 @@ class Measurer:
                 kept, dropped = repeat(gpu, run, work, sampling)
                 took_s = gpu.clock() - begun
             covered = max(0.0, 1.0 - beside.gaps_s / took_s)
+        given = gpu.given(stage, point["sm_asked"])
+        if other_shares := {span.share_percent for span in kept} - {given, None}:
+            raise RunError(
+                f"{stage} ran on {', '.join(f'{share:g}' for share in other_shares)} % of the SMs, and not on the {given:g} %"
+                " that its row is of"
+            )
         return {
             "samples": [span.duration_s for span in kept],
             "ratio": p90([span.ratio for span in kept]),
             "covered": covered,
-            "sm_percent": gpu.given(stage, point["sm_asked"]),
+            "sm_percent": given,
             "dropped": dropped,
         }
 
