@@ -3,12 +3,13 @@
 Not run on a GPU yet: held to a recorded fake.
 
 Weights are the checkpoint's where it is here, else dummy ones of the same shapes, as latency does not depend on their values;
-the profile says which. Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
+the profile says which. What the GPU has no memory for is left out, and said (`memory.py`). Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
 a point counts only if the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -29,8 +30,9 @@ from has.models.rules import TokenRule
 from has.models.tokens import token_rule
 from has.profiler.adapt import Lookout, rows
 from has.profiler.assemble import assemble, words
-from has.profiler.cuda_mps import MpsGpu
+from has.profiler.cuda_mps import KEPT, MpsGpu
 from has.profiler.measure import Measurer
+from has.profiler.memory import OutOfMemory, Room, fitting, no_room_for
 from has.profiler.plan import AXES, Axes, Plan, Point, Size, make_plan, weight
 from has.profiler.points import Measured, Progress, WorkFile, medians, work_file_path
 from has.profiler.rank import open_rank, sums
@@ -93,7 +95,8 @@ def profile_cuda(
     tensor_parallel: GPUs of a prefill or decode worker; above one, a rank's part is measured and the sums are estimated (`rank.py`).
     """
     levels = partition_levels(sm, batch, size)
-    place = (open_place or partial(open_cuda, gpus=tensor_parallel))(model, levels)
+    with no_room_for(f"the weights of {model}"):
+        place = (open_place or partial(open_cuda, gpus=tensor_parallel))(model, levels)
     with place.gpu as gpu:
         rule, kind = token_rule(model), place.kind
         plan = make_plan(
@@ -121,7 +124,12 @@ def profile_cuda(
         work = WorkFile(path, hashlib.sha256(setup.encode()).hexdigest()[:12])
         if not work.facts:
             work.note(place.facts)
-        flags = _measure(plan, work, place, tell)
+        copies = KEPT if isinstance(gpu, MpsGpu) else 1
+        room = Room.of(gpu.device.memory_bytes, place.facts, tensor_parallel, copies)
+        flags = _measure(plan, work, place, room, tell)
+        plan, left_out = fitting(plan, room)
+        if left_out:
+            notes["left_out"] = left_out
         weights = "dummy weights: right shapes, random values" if place.dummy else "the checkpoint's weights"
         profile = assemble(plan, work, device, {"weights": weights, "flags": flags, **notes})
     if out is not None:
@@ -211,17 +219,23 @@ def device_of(gpu: CudaGpu | MpsGpu, seen: nvml.Snapshot | None) -> dict[str, An
     }
 
 
-def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress], None]) -> list[str]:
-    """Measure what is wanted. Returns what NVML flagged meanwhile."""
+def _measure(
+    whole: Plan, work: WorkFile, place: Place, room: Room, tell: Callable[[Progress], None]
+) -> list[str]:
+    """Measure what is wanted of what there is room for; what runs out all the same goes to `room`. Returns what NVML flagged."""
     seconds = medians(work)
+    plan = _fitting(whole, room, tell)
     flags: dict[str, None] = {}
     begun, done_weight = place.gpu.clock(), 0.0
     lookout = Lookout(plan)
     while wanted := lookout.look(seconds).wanted:
         point = place.first(wanted)
-        measured = _once(plan, point, place, flags)
-        if measured.ratio > 1:
-            measured = _once(plan, point, place, flags)
+        if isinstance(measured := _tried(plan, point, place, flags), str):
+            gc.collect()  # a companion's error and its thread hold each other, and what was allocated
+            room.failed.append((point, measured))
+            plan = _fitting(whole, room, tell)
+            lookout = Lookout(plan)
+            continue
         work.add(point, measured)
         seconds[point.key] = medians(work)[point.key]
         ahead = lookout.look(seconds)
@@ -233,6 +247,23 @@ def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress]
         total = rows(plan, ahead)
         tell(Progress(total - len(left), total, left_s, words(point)))
     return list(flags)
+
+
+def _fitting(whole: Plan, room: Room, tell: Callable[[Progress], None]) -> Plan:
+    plan, left_out = fitting(whole, room)
+    for line in left_out:
+        tell(Progress(0, len(plan.points), None, "looking at the GPU's memory", warning=f"left out: {line}"))
+    return plan
+
+
+def _tried(plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured | str:
+    """As measured, once more if it was disturbed; or what was said when memory ran out."""
+    try:
+        with no_room_for(words(point)):
+            measured = _once(plan, point, place, flags)
+            return measured if measured.ratio <= 1 else _once(plan, point, place, flags)
+    except OutOfMemory as error:
+        return error.message
 
 
 DISTURBED = 2.0

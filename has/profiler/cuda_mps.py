@@ -154,9 +154,11 @@ class MpsGpu:
             other = self._process(_rest(level), True)
             other.ask(0, {"start": companion})
             begun = self.clock()
-            reply = own.ask(0, alone)
-            took_s = self.clock() - begun
-            gaps_s = other.ask(0, {"stop": True})
+            try:
+                reply = own.ask(0, alone)
+                took_s = self.clock() - begun
+            finally:
+                gaps_s = other.ask(0, {"stop": True})
             reply["covered"] = max(0.0, 1.0 - gaps_s / took_s) if took_s > 0 else 1.0
         reply["sm_percent"] = self.given(point["stage"], point["sm_asked"])
         return reply
