@@ -121,7 +121,9 @@ def profile_cuda(
                 f"one rank's part of {tensor_parallel} was measured; the sums between ranks are estimated"
             )
         setup = json.dumps([plan.digest(), device, place.dummy], sort_keys=True)
-        work = WorkFile(path, hashlib.sha256(setup.encode()).hexdigest()[:12])
+        work = WorkFile(path, hashlib.sha256(setup.encode()).hexdigest()[:12], plan.points)
+        if work.unused:
+            tell(Progress(0, len(plan.points), None, "looking at kept points", warning=work.unused))
         if not work.facts:
             work.note(place.facts)
         copies = KEPT if isinstance(gpu, MpsGpu) else 1

@@ -179,6 +179,23 @@ def test_an_interrupted_profile_goes_on(place, tmp_path):
     assert (tmp_path / "p.points.jsonl").read_text().splitlines()[: len(lines)] == lines
 
 
+def test_a_profile_that_goes_on_with_other_batches_measures_again_what_ran_beside_others(place, tmp_path):
+    """A prefill runs beside the largest encode, on streams beside the middle one: both are others now. An encode does not."""
+    seen = []
+    for batch in ([1, 2], [1, 2, 4]):
+        given = {"size": "quick", "sm": [50, 100], "tokens": [64], "out": tmp_path / "p.parquet"}
+        seen.clear()
+        profile_cuda(
+            "qwen2.5-vl-7b", tell=seen.append, open_place=place(FakeDriver(), [quiet()]), batch=batch, **given
+        )
+    again = [step.doing for step in seen if "batch 1," in step.doing or "batch 2," in step.doing]
+    assert sorted(doing.partition(",")[0] for doing in again) == [
+        *["prefill beside encode"] * 2,
+        *["prefill sharing all SMs with encode"] * 2,
+    ]
+    assert any(step.warning.startswith("4 kept points not used") for step in seen)
+
+
 def test_the_usual_grid_is_filled_at_the_shares_each_side_has(place):
     """An encode and the prefill beside it have shares of their own; rows that follow stand at them too."""
     profile = measured(place(FakeDriver(), [quiet()]), sm=None, batch=None)
