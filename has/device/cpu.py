@@ -46,8 +46,10 @@ class VirtualGpu:
     """One virtual GPU: four lanes over one slice of the CPU.
 
     nominal: what works cost. model: the device model. streams: encode and prefill hold all SMs together (no
-    partition); may be changed between works. seed: of the jitter, which differs per GPU `index` and lane.
+    partition); may be changed between works. cold: no, a first run lasts as long as others by its pace. seed: of the jitter, which differs per GPU `index` and lane.
     """
+
+    cold = False
 
     def __init__(
         self,

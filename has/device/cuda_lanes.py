@@ -96,6 +96,9 @@ class TorchTimer:
 class CudaGpu:
     """One CUDA device with its lanes. partition: None shares all SMs (streams). Closing it closes the partition."""
 
+    cold = True
+    """A new shape grows the stream's own allocator pool, and cuBLAS sets itself up on each stream."""
+
     def __init__(
         self,
         device: CudaDevice,

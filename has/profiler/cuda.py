@@ -3,8 +3,9 @@
 Not run on a GPU yet: held to a recorded fake.
 
 Weights are the checkpoint's where it is here, else dummy ones of the same shapes, as latency does not depend on their values;
-the profile says which. What the GPU has no memory for is left out, and said (`memory.py`). Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
-a point counts only if the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
+the profile says which. What the GPU has no memory for is left out, and said (`memory.py`). Encode and its neighbour run in two
+threads on two streams of one process; the first run of each is no sample. Between two looks at NVML a point counts only if
+the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ class Lanes(Protocol):
     """What is measured on: a virtual GPU, or a CUDA one."""
 
     streams: bool
+    cold: bool
+    """Whether the first run at a shape, and the first on a stream, takes longer than those after."""
 
     @property
     def lanes(self) -> Mapping[str, Lane]: ...
@@ -95,11 +97,14 @@ class Measurer:
         companion, covered = point["companion"], 1.0
         gpu.streams = companion is not None and gpu.offer(point["sm_asked"]) >= 100
         if companion is None:
+            warm(gpu, run, work)
             kept, dropped = repeat(gpu, run, work, sampling)
         else:
             rest = 100.0 if gpu.streams else gpu.rest(stage, point["sm_asked"])
             other = Work(companion["stage"], companion["batch"], companion["tokens"], rest)
             other_run = self._prepare(other.stage, other.batch, int(other.tokens))
+            warm(gpu, other_run, other)
+            warm(gpu, run, work)
             begun = gpu.clock()
             with Beside(gpu, other_run, other) as beside:
                 kept, dropped = repeat(gpu, run, work, sampling)
@@ -125,6 +130,15 @@ class Measurer:
             self._bench.prepare(stage, 1, min(tokens, 64))()
             self._warm.add(stage)
         return self._bench.prepare(stage, batch, tokens)
+
+
+def warm(gpu: Lanes, run: Callable[[], object], work: Work) -> None:
+    """Run once on the lane and its stream, and wait for its end: what grows and is set up there is no part of a sample.
+
+    Not where works are paced: that would last as long as a sample, and what a first run builds is built by `_prepare`.
+    """
+    if gpu.cold:
+        gpu.lanes[work.stage].run(run, work)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Lane:
 
 class Gpu:
     streams = False
+    cold = True
 
     def __init__(self, share: float) -> None:
         self.lanes = {name: Lane(name, share) for name in ("encode", "prefill", "decode")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -16,8 +16,9 @@ from has.errors import InputError
 from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
 from has.profiler.cuda import in_this_process, partition_levels, profile_cuda, with_spare
+from has.profiler.measure import Measurer
 from has.profiler.memory import OutOfMemory, Room
-from has.profiler.plan import Point
+from has.profiler.plan import SAMPLING, Point
 from has.profiler.rank import sums
 from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
 
@@ -37,7 +38,9 @@ class Gpu(FakeTimer):
         super().__init__()
         self.mine = threading.local()
         self.sms: dict[str, float] = {}
-        self.busy: dict[int, bool] = {}
+        self.first_s = 0.0
+        """What the first work of its length on a stream takes longer."""
+        self.seen: set[tuple[str, float]] = set()
 
     def on(self, stream):
         self.mine.stream, self.mine.records = stream, 0
@@ -48,7 +51,9 @@ class Gpu(FakeTimer):
         at = self.clock_s - self.began_s
         if self.mine.records != 2:
             return at
-        return at + self.mine.seconds * max(1.0, 40 / self.sms.get(stream, 100.0))
+        first = (stream, self.mine.seconds) not in self.seen
+        self.seen.add((stream, self.mine.seconds))
+        return at + self.mine.seconds * max(1.0, 40 / self.sms.get(stream, 100.0)) + first * self.first_s
 
 
 class Bench:
@@ -137,6 +142,21 @@ def test_look_ups_find_what_the_gpu_took(place):
     assert latency.seconds(Stage.ENCODE, 2, 64, quarter) == pytest.approx(0.128 * 40 / quarter, rel=0.01)
     assert latency.seconds(Stage.DECODE, 2, 64) == pytest.approx(0.012, rel=0.01)
     assert latency.covers(Stage.ENCODE, Beside.PREFILL)
+
+
+def test_the_first_run_at_a_shape_and_on_a_stream_is_no_sample(place):
+    """Allocator pools grow and cuBLAS sets itself up in it: of the point, and of what runs beside it."""
+    with place(FakeDriver(), [quiet()])("", [50.0]).gpu as gpu:
+        gpu.timer.first_s = 5.0
+        measurer = Measurer(Bench(gpu.timer), 0, gpu)
+        point = asdict(Point(Stage.PREFILL, 50.0, 2, 64, 50.0)) | asdict(SAMPLING["quick"])
+        assert measurer.measure(point)["samples"] == pytest.approx([0.128] * 2)
+        (pair,) = gpu.partition.pairs.values()
+        gpu.timer.launched.clear()
+        reply = measurer.measure(point | {"companion": {"stage": "encode", "batch": 2, "tokens": 64}})
+        on = [f"context {int(stream)}" for stream in (pair.encode_stream, pair.prefill_stream)]
+        assert gpu.timer.launched[:2] == on  # each once, before the companion keeps running
+        assert gpu.timer.launched.count(on[1]) == 1 + len(reply["samples"]) + reply["dropped"]
 
 
 def test_a_foreign_process_or_a_slowdown_drops_a_point_and_one_that_stays_is_named(place):
