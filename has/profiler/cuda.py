@@ -53,6 +53,7 @@ CUDA_AXES: dict[Size, Axes] = {
         moved=(256, 2048, 16384),
     ),
 }
+TRANSFERS = "from the GPU into shared memory of the host, told to another process, and into the GPU; memory not pinned"
 SLOW_WEIGHT_S = 0.02
 """Seconds that a unit of a point's weight is expected to take, until some have been seen."""
 
@@ -114,7 +115,7 @@ def profile_cuda(
         if path is not None and not resume:
             path.unlink(missing_ok=True)
         device = device_of(gpu, place.snapshot()) | {"tensor_parallel": tensor_parallel}
-        notes: dict[str, Any] = {}
+        notes: dict[str, Any] = {"transfers": TRANSFERS}
         if tensor_parallel > 1:
             added = sums(gpu.device.name, tensor_parallel, place.facts)
             place = replace(place, measure=added.added(place.measure))

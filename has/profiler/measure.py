@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
-import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,16 +18,23 @@ from has.device.gate import P90_BOUND, p90
 from has.device.nominal import Nominal, from_dict
 from has.errors import RunError
 from has.latency.confidence import half_width
+from has.profiler.transfers import Moves, time_each, time_transfers
 
 WORKER = "has.profiler.measure:worker"
 MAX_FACTOR = 3
-LARGE_BYTES = 2**24
 
 
-def worker(bench: Bench, index: int) -> Handler:
+def worker(bench: ModelBench, index: int) -> Handler:
     """Messages: {facts}, {table}, then points as `asdict(Point)` with their sampling; see `Measurer.measure`."""
     measurer = Measurer(bench, index)
     return measurer.handle
+
+
+class ModelBench(Bench, Protocol):
+    """What a model is measured by."""
+
+    def moves(self, shared: mmap.mmap) -> Moves | None:
+        """How bytes go between `shared` and the memory of the model's GPU; None where that is the host's."""
 
 
 class Lanes(Protocol):
@@ -58,7 +62,7 @@ class Lanes(Protocol):
 class Measurer:
     """One virtual GPU with a bench on it."""
 
-    def __init__(self, bench: Bench, index: int, gpu: Lanes | None = None) -> None:
+    def __init__(self, bench: ModelBench, index: int, gpu: Lanes | None = None) -> None:
         self._bench = bench
         self._index = index
         self._gpu = gpu
@@ -83,10 +87,7 @@ class Measurer:
             return _unpaced(time_each(self._prepare(stage, batch, tokens), 5 * point["least"]))
         if stage.endswith("_transfer"):
             each = self._bench.facts[f"{stage.removesuffix('_transfer')}_bytes_per_token"]
-            times = (
-                10 if each * tokens > LARGE_BYTES else 50
-            )  # what takes microseconds is cheap to repeat, and needs it
-            return _unpaced(time_transfers(each * tokens, times * point["least"]))
+            return _unpaced(time_transfers(each * tokens, point["least"], self._bench.moves))
         gpu = self._gpu
         if gpu is None:
             raise RunError("no nominal table was given")
@@ -214,52 +215,6 @@ class Beside:
     def _noted(self) -> object:
         self._begun.set()
         return self._run()
-
-
-def time_each(run: Callable[[], object], times: int) -> list[float]:
-    run()
-    samples = []
-    for _ in range(times):
-        begun = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - begun)
-    return samples
-
-
-def time_transfers(size: int, times: int) -> list[float]:
-    """Seconds to hand `size` bytes to another process through shared memory: copied in, told, copied out."""
-    shared = mmap.mmap(-1, max(size, 1))
-    ours, theirs = socket.socketpair()
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        host.die_with_parent(parent)
-        ours.close()
-        _receive(shared, theirs, size)
-        os._exit(0)
-    theirs.close()
-    source = bytes(size)
-
-    def transfer() -> None:
-        shared.seek(0)
-        shared.write(source)
-        ours.sendall(b"x")
-        if not ours.recv(1):
-            raise RunError("the receiving process of a transfer ended")
-
-    try:
-        return time_each(transfer, times)
-    finally:
-        ours.close()
-        os.waitpid(child, 0)
-        shared.close()
-
-
-def _receive(shared: mmap.mmap, line: socket.socket, size: int) -> None:
-    target = bytearray(size)
-    while line.recv(1):
-        target[:] = memoryview(shared)[:size]
-        line.sendall(b"x")
 
 
 def _unpaced(samples: list[float]) -> dict[str, Any]:

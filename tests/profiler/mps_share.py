@@ -63,6 +63,9 @@ class Bench:
     def prepare(self, stage: str, batch: int, tokens: int) -> Any:
         return lambda: None
 
+    def moves(self, shared: Any) -> None:
+        """Of the host's memory."""
+
 
 def open_share(argument: str) -> Share:
     sms = sms_of(float(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]))

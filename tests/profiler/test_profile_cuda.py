@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from has.profiler.measure import Measurer
 from has.profiler.memory import OutOfMemory, Room
 from has.profiler.plan import SAMPLING, Point
 from has.profiler.rank import sums
+from has.profiler.transfers import PIECE_BYTES
 from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
 
 FACTS = {
@@ -68,6 +70,11 @@ class Bench:
             self._timer.mine.seconds = 1e-3 * batch * tokens if stage != "decode" else 1e-3 * (10 + batch)
 
         return run
+
+    def moves(self, shared: Any) -> Any:
+        """From the GPU to the host .5 ms, and back .2 ms."""
+        assert len(shared) <= PIECE_BYTES
+        return (lambda count: time.sleep(5e-4)), (lambda count: time.sleep(2e-4))
 
 
 @pytest.fixture
@@ -142,6 +149,19 @@ def test_look_ups_find_what_the_gpu_took(place):
     assert latency.seconds(Stage.ENCODE, 2, 64, quarter) == pytest.approx(0.128 * 40 / quarter, rel=0.01)
     assert latency.seconds(Stage.DECODE, 2, 64) == pytest.approx(0.012, rel=0.01)
     assert latency.covers(Stage.ENCODE, Beside.PREFILL)
+
+
+def test_transfers_are_those_between_gpu_and_host(place):
+    """Of few bytes; of the KV of 16k tokens of a 27B model, 8 GB, in pieces, of which the host holds one."""
+
+    class Wide(Bench):
+        facts = facts_of(10, 507904)
+
+    profile = measured(with_bench(place, Wide), sm=[50, 100], batch=[1], tokens=[64, 16384])
+    took_s = {row.tokens: row.latency_s for row in profile.rows if row.stage is Stage.KV_TRANSFER}
+    assert took_s[64] >= 0.7e-3
+    assert took_s[16384] >= 31 * 0.7e-3
+    assert profile.metadata.notes["transfers"].startswith("from the GPU into shared memory of the host")
 
 
 def test_the_first_run_at_a_shape_and_on_a_stream_is_no_sample(place):
