@@ -12,7 +12,7 @@ That is a lower bound, for kernels take room that is not known here: a point tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -26,6 +26,8 @@ USABLE = 0.95
 """Share of a GPU's memory that weights and points may take: the driver's context, kernels and workspaces need the rest."""
 ACTIVATION_WIDTHS = 20
 """Activations of a token, in embeddings: gate, up and their product of an MLP of five times the width, and attention's."""
+Cell = tuple[int, int]
+"""Batch and tokens."""
 MEND = "--tensor-parallel N measures a rank's part; else a smaller model, weights of a smaller type, or a larger GPU"
 _FULL = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -102,7 +104,7 @@ def fitting(plan: Plan, room: Room) -> tuple[Plan, list[str]]:
     """The plan without what `room` refuses, and a line on each grid that lost points.
 
     Look-ups need full grids, so of a stage and its neighbour those batches and tokens stay whose every combination fits: as
-    many combinations as can be. Raises OutOfMemory where nothing is left of a stage alone.
+    many combinations as can be, of two values an axis if there are. Raises OutOfMemory where nothing is left of a stage alone.
     """
     grids: dict[tuple[Stage, Beside], list[Point]] = {}
     for point in plan.points:
@@ -126,11 +128,20 @@ def fitting(plan: Plan, room: Room) -> tuple[Plan, list[str]]:
     return replace(plan, points=tuple(point for point in plan.points if point in kept)), said
 
 
-def _largest(cells: set[tuple[int, int]], refused: Any) -> tuple[int, int] | None:
-    """The corner (batch, tokens) of the largest part of a full grid, from its origin, with nothing refused in it."""
+def _largest(cells: set[Cell], refused: Set[Cell]) -> Cell | None:
+    """The corner of the largest part of a full grid, from its origin, with nothing refused in it.
 
-    def inside(corner: tuple[int, int]) -> set[tuple[int, int]]:
-        return {(batch, tokens) for batch, tokens in cells if batch <= corner[0] and tokens <= corner[1]}
+    One with two values of an axis goes before one with one, along which look-ups would find no difference.
+    """
 
-    free = [corner for corner in cells if not inside(corner) & refused]
-    return max(free, key=lambda corner: (len(inside(corner)), corner), default=None)
+    def worth(corner: Cell) -> tuple[int, int, Cell]:
+        batches = {batch for batch, _ in cells if batch <= corner[0]}
+        counts = {tokens for _, tokens in cells if tokens <= corner[1]}
+        return (len(batches) > 1) + (len(counts) > 1), len(batches) * len(counts), corner
+
+    free = [
+        corner
+        for corner in cells
+        if not any(batch <= corner[0] and tokens <= corner[1] for batch, tokens in refused)
+    ]
+    return max(free, key=worth, default=None)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
 from has.device.base import Span, Work
 from has.profiler.cuda_mps import Share
 
 SMS = 132
+MOST_ROWS = 8192
 FACTS = {
     "media_unit": 4,
     "weights_bytes": {"encoder": 10, "lm": 20},
@@ -61,6 +64,8 @@ class Bench:
     facts = FACTS
 
     def prepare(self, stage: str, batch: int, tokens: int) -> Any:
+        if batch * tokens > MOST_ROWS:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return lambda: None
 
     def moves(self, shared: Any) -> None:

@@ -15,7 +15,7 @@ from has.profiler.cuda import CUDA_AXES, partition_levels
 from has.profiler.measure import Measurer
 from has.profiler.plan import make_plan
 from tests.device.fake_driver import FakeDriver
-from tests.profiler.test_profile_cuda import Bench, Gpu
+from tests.profiler.cuda_fake import Bench, Gpu
 
 SMS = sorted({gpu["sm_or_cu"] for name, gpu in facts.gpus().items() if not name.startswith("MI")})
 GRANULARITY = {132: (8, 8), 148: (8, 8)}

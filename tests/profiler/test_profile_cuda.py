@@ -2,112 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
-import torch
 
 from has.core.stage import Beside, Stage
-from has.device import cuda, nvml
-from has.device.cuda_lanes import CudaGpu
 from has.errors import InputError
 from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
-from has.profiler.cuda import in_this_process, partition_levels, profile_cuda, with_spare
+from has.profiler.cuda import partition_levels, profile_cuda, with_spare
 from has.profiler.measure import Measurer
-from has.profiler.memory import OutOfMemory, Room
 from has.profiler.plan import SAMPLING, Point
 from has.profiler.rank import sums
-from has.profiler.transfers import PIECE_BYTES
-from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
-
-FACTS = {
-    "media_unit": 4,
-    "weights_bytes": {"encoder": 10, "lm": 20},
-    "kv_bytes_per_token": 57344,
-    "embedding_bytes_per_token": 16,
-    "dtype": "bfloat16",
-}
-
-
-class Gpu(FakeTimer):
-    """Work that fills 40 % of the SMs: 1 ms a token and request, no faster on more; half as fast again beside another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mine = threading.local()
-        self.sms: dict[str, float] = {}
-        self.first_s = 0.0
-        """What the first work of its length on a stream takes longer."""
-        self.seen: set[tuple[str, float]] = set()
-
-    def on(self, stream):
-        self.mine.stream, self.mine.records = stream, 0
-        return super().on(stream)
-
-    def record(self, stream):
-        self.mine.records = getattr(self.mine, "records", 0) + 1
-        at = self.clock_s - self.began_s
-        if self.mine.records != 2:
-            return at
-        first = (stream, self.mine.seconds) not in self.seen
-        self.seen.add((stream, self.mine.seconds))
-        return at + self.mine.seconds * max(1.0, 40 / self.sms.get(stream, 100.0)) + first * self.first_s
-
-
-class Bench:
-    kind = "image"
-    facts = FACTS
-
-    def __init__(self, timer: Gpu) -> None:
-        self._timer = timer
-
-    def prepare(self, stage: str, batch: int, tokens: int) -> Any:
-        def run() -> None:
-            self._timer.mine.seconds = 1e-3 * batch * tokens if stage != "decode" else 1e-3 * (10 + batch)
-
-        return run
-
-    def moves(self, shared: Any) -> Any:
-        """From the GPU to the host .5 ms, and back .2 ms."""
-        assert len(shared) <= PIECE_BYTES
-        return (lambda count: time.sleep(5e-4)), (lambda count: time.sleep(2e-4))
-
-
-@pytest.fixture
-def place(monkeypatch):
-    """Opens an L40S; `snapshots` are what NVML says, the last one again and again."""
-    monkeypatch.setattr(cuda, "mps_state", lambda: "absent")
-
-    def make(driver: FakeDriver, snapshots: list[nvml.Snapshot | None]):
-        def opened(model, shares):
-            timer = Gpu()
-            (device,) = cuda.devices(driver)
-            partition = (
-                cuda.SmPartition(driver, device, shares) if device.mechanism == "green contexts" else None
-            )
-            gpu = CudaGpu(device, partition, timer, clock=timer.clock)
-            for pair in (partition.pairs if partition else {}).values():
-                timer.sms[f"context {int(pair.encode_stream)}"] = 100 * pair.encode_sms / device.sm_count
-                timer.sms[f"context {int(pair.prefill_stream)}"] = 100 * pair.prefill_sms / device.sm_count
-            left = list(snapshots)
-            return in_this_process(gpu, Bench(timer), True, lambda: left.pop(0) if len(left) > 1 else left[0])
-
-        return opened
-
-    return make
-
-
-def quiet() -> nvml.Snapshot:
-    return nvml.snapshot(FakeNvml(), L40S)
-
-
-def measured(opened, **more):
-    given = {"size": "quick", "sm": [25, 50, 75, 100], "batch": [1, 2], "tokens": [64], "out": None} | more
-    return profile_cuda("qwen2.5-vl-7b", tell=lambda _: None, open_place=opened, **given)
+from tests.device.fake_driver import FakeDriver
+from tests.profiler.cuda_fake import Bench, facts_of, measured, quiet, with_bench
 
 
 def unstable_alone(profile):
@@ -298,97 +206,3 @@ def test_a_full_profile_measures_encode_between_three_quarters_and_the_whole_gpu
     with gpu:
         assert any(80 <= share <= 90 for share in gpu.partition.pairs)
         assert len(gpu.partition.pairs) == 8
-
-
-def facts_of(weights: int, kv: int):
-    return FACTS | {"weights_bytes": {"encoder": 0, "lm": weights}, "kv_bytes_per_token": kv}
-
-
-def with_bench(place, bench):
-    """Opens an L40S (48 GiB) with `bench` on it."""
-
-    def opened(model, shares):
-        made = place(FakeDriver(), [quiet()])(model, shares)
-        return in_this_process(made.gpu, bench(made.gpu.timer), True, made.snapshot)
-
-    return opened
-
-
-def test_what_a_gpu_has_no_memory_for_is_left_out_and_said(place):
-    """Weights leave 9.9 GB: a decode of 32 x 4096 tokens would be 32 GB. Grids stay full, so the batch goes and no context."""
-
-    class Large(Bench):
-        facts = facts_of(39 * 10**9, 245760)
-
-        def prepare(self, stage, batch, tokens):
-            assert stage != "decode" or 245760 * batch * tokens < 9.9e9
-            return super().prepare(stage, batch, tokens)
-
-    profile = measured(with_bench(place, Large), sm=None, batch=None, tokens=None)
-    decode = {(row.batch, row.tokens) for row in profile.rows if row.stage is Stage.DECODE}
-    assert {batch for batch, _ in decode} == {1, 2, 3, 4, 6, 8}
-    assert {tokens for _, tokens in decode} == {512, 4096}
-    LatencyModel.from_profile(profile)  # refuses a grid with holes
-    (line,) = [line for line in profile.metadata.notes["left_out"] if line.startswith("decode")]
-    assert line == (
-        "decode: not measured above batch 8 or 4096 tokens: 32 x 4096 tokens need 33.2 GB beside 39.0 GB of weights, of 51.5 GB"
-    )
-
-
-def test_a_point_that_runs_out_of_memory_is_left_out_and_the_others_go_on(place, tmp_path):
-    """Preparing fails as torch does, of the point itself or of what runs beside it; so does a lane. A rerun ends likewise."""
-
-    class Tight(Bench):
-        def prepare(self, stage, batch, tokens):
-            if stage == "decode" and batch * tokens > 8 * 4096:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 30.00 GiB.\nGPU 0")
-            run = super().prepare(stage, batch, tokens)
-
-            def tight():
-                if stage == "prefill" and batch == 8 and tokens == 2048:
-                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB.")
-                return run()
-
-            return tight
-
-    opened = with_bench(place, Tight)
-    for _ in range(2):
-        profile = measured(opened, sm=None, batch=None, tokens=None, out=tmp_path / "p.parquet")
-        left_out = profile.metadata.notes["left_out"]
-        assert {line.partition(":")[0] for line in left_out} == {"decode", "prefill", "prefill beside encode"}
-        assert any("of SMs, batch 32, 4096 tokens: CUDA out of memory" in line for line in left_out)
-        LatencyModel.from_profile(profile)
-        assert {row.batch for row in profile.rows if row.stage is Stage.PREFILL} == {1, 2, 3, 4, 6}
-        assert {row.batch for row in profile.rows if row.stage is Stage.ENCODE} == {1, 2, 3, 4, 6, 8}
-
-
-def test_a_model_that_leaves_no_room_is_said_with_what_mends_it(place):
-    def unloaded(model, shares):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0")
-
-    with pytest.raises(OutOfMemory, match=r"weights of qwen2\.5-vl-7b: CUDA out of memory") as caught:
-        measured(unloaded)
-    assert "--tensor-parallel" in caught.value.mend
-
-    class Filling(Bench):
-        facts = facts_of(49 * 10**9, 245760)
-
-    with pytest.raises(OutOfMemory, match=r"qwen2\.5-vl-7b leaves no room for any"):
-        measured(with_bench(place, Filling))
-
-
-def test_another_error_than_of_memory_is_no_reason_to_leave_a_point_out(place):
-    class Broken(Bench):
-        def prepare(self, stage, batch, tokens):
-            raise RuntimeError("shapes do not match")
-
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        measured(with_bench(place, Broken))
-
-
-def test_a_rank_has_room_for_what_the_whole_model_has_not():
-    facts = facts_of(70 * 10**9, 245760)
-    point = Point(Stage.DECODE, 100.0, 32, 4096, 100.0)
-    assert "need 33.2 GB beside 70.0 GB" in Room.of(80 * 10**9, facts).refuses(point)
-    assert not Room.of(80 * 10**9, facts, gpus=2).refuses(point)
-    assert Room.of(80 * 10**9, facts, gpus=2, copies=2).refuses(point)  # two processes under MPS
