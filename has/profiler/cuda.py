@@ -228,7 +228,17 @@ def _measure(
 ) -> list[str]:
     """Measure what is wanted of what there is room for; what runs out all the same goes to `room`. Returns what NVML flagged."""
     seconds = medians(work)
-    plan = _fitting(whole, room, tell)
+    step, said = Progress(0, len(whole.points), None, "looking at the GPU's memory"), set[str]()
+
+    def fit() -> Plan:
+        plan, left_out = fitting(whole, room)
+        for line in left_out:
+            if line not in said:
+                tell(replace(step, warning=f"left out: {line}"))
+        said.update(left_out)
+        return plan
+
+    plan = fit()
     flags: dict[str, None] = {}
     begun, done_weight = place.gpu.clock(), 0.0
     lookout = Lookout(plan)
@@ -237,7 +247,7 @@ def _measure(
         if isinstance(measured := _tried(plan, point, place, flags), str):
             gc.collect()  # a companion's error and its thread hold each other, and what was allocated
             room.failed.append((point, measured))
-            plan = _fitting(whole, room, tell)
+            plan = fit()
             lookout = Lookout(plan)
             continue
         work.add(point, measured)
@@ -249,15 +259,9 @@ def _measure(
         each = (place.gpu.clock() - begun) / done_weight if done_weight else SLOW_WEIGHT_S
         left_s = each * sum(map(weight, left))
         total = rows(plan, ahead)
-        tell(Progress(total - len(left), total, left_s, words(point)))
+        step = Progress(total - len(left), total, left_s, words(point))
+        tell(step)
     return list(flags)
-
-
-def _fitting(whole: Plan, room: Room, tell: Callable[[Progress], None]) -> Plan:
-    plan, left_out = fitting(whole, room)
-    for line in left_out:
-        tell(Progress(0, len(plan.points), None, "looking at the GPU's memory", warning=f"left out: {line}"))
-    return plan
 
 
 def _tried(plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured | str:

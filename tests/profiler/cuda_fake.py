@@ -69,8 +69,8 @@ def quiet() -> nvml.Snapshot:
 
 
 def measured(opened, **more):
-    given = {"size": "quick", "sm": [25, 50, 75, 100], "batch": [1, 2], "tokens": [64], "out": None} | more
-    return profile_cuda("qwen2.5-vl-7b", tell=lambda _: None, open_place=opened, **given)
+    given = {"size": "quick", "sm": [25, 50, 75, 100], "batch": [1, 2], "tokens": [64], "out": None}
+    return profile_cuda("qwen2.5-vl-7b", open_place=opened, **(given | {"tell": lambda _: None} | more))
 
 
 def facts_of(weights: int, kv: int):

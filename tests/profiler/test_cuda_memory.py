@@ -51,10 +51,16 @@ def test_a_point_that_runs_out_of_memory_is_left_out_and_the_others_go_on(place,
 
     opened = with_bench(place, Tight)
     for _ in range(2):
-        profile = measured(opened, sm=None, batch=None, tokens=None, out=tmp_path / "p.parquet")
+        steps = []
+        profile = measured(
+            opened, sm=None, batch=None, tokens=None, out=tmp_path / "p.parquet", tell=steps.append
+        )
         left_out = profile.metadata.notes["left_out"]
         assert {line.partition(":")[0] for line in left_out} == {"decode", "prefill", "prefill beside encode"}
         assert any("of SMs, batch 32, 4096 tokens: CUDA out of memory" in line for line in left_out)
+        warnings = [step.warning for step in steps if step.warning]
+        assert {f"left out: {line}" for line in left_out} <= set(warnings)
+        assert len(warnings) == len(set(warnings))
         LatencyModel.from_profile(profile)
         assert {row.batch for row in profile.rows if row.stage is Stage.PREFILL} == {1, 2, 3, 4, 6}
         assert {row.batch for row in profile.rows if row.stage is Stage.ENCODE} == {1, 2, 3, 4, 6, 8}
