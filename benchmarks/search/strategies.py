@@ -33,9 +33,9 @@ from has.search.loop import Lists, Loop
 from has.search.objective import Point, Score
 from has.search.predict import Predictor
 from has.search.prune import Pruned, prune
+from has.search.question import COARSE
 from has.search.samplers import Tried, View, create
 from has.search.screen import Scores, keep_simulators_best, ranked, screen
-from has.search.question import COARSE
 from has.search.setup import make_surrogate
 from has.search.simulated import ModelExecutor
 from has.search.space import Candidate, candidate_of

@@ -368,6 +368,7 @@ def _found(profile: Profile) -> list[str]:
         lines.append(
             f"unstable: {plural(unstable, 'point')} (the host was busy, or the device itself varies)"
         )
+    lines += [f"left out: {line}" for line in notes.get("left_out", ())]
     if "calibration" in notes:
         lines.append(notes["calibration"])
     return lines

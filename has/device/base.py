@@ -48,11 +48,13 @@ class Span:
 
     end_s is the device's own end: what follows is ready at it, however late the host noticed.
     ratio: the duration the host really needed / the duration the device meant; 1.0 is a quiet host.
+    share_percent: SMs that the work had, where they were its own; None where the device does not partition.
     """
 
     start_s: float
     end_s: float
     ratio: float
+    share_percent: float | None = None
 
     @property
     def duration_s(self) -> float:

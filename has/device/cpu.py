@@ -46,8 +46,10 @@ class VirtualGpu:
     """One virtual GPU: four lanes over one slice of the CPU.
 
     nominal: what works cost. model: the device model. streams: encode and prefill hold all SMs together (no
-    partition); may be changed between works. seed: of the jitter, which differs per GPU `index` and lane.
+    partition); may be changed between works. cold: no, a first run lasts as long as others by its pace. seed: of the jitter, which differs per GPU `index` and lane.
     """
+
+    cold = False
 
     def __init__(
         self,
@@ -75,6 +77,10 @@ class VirtualGpu:
     def given(self, stage: str, share_percent: float) -> float:
         """The share that a work of `stage` has when it asks for this: that of `offer`, whatever the stage."""
         return self.offer(share_percent)
+
+    def rest(self, stage: str, share_percent: float) -> float:
+        """What a work beside one of `stage` that asks for this is to ask for: the SMs that are left."""
+        return 100.0 - self.offer(share_percent)
 
     def cancel(self, lane: str) -> None:
         """End the work of `lane` now, if it has one: its `run` raises Cancelled once its computation is done."""

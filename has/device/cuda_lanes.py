@@ -96,6 +96,9 @@ class TorchTimer:
 class CudaGpu:
     """One CUDA device with its lanes. partition: None shares all SMs (streams). Closing it closes the partition."""
 
+    cold = True
+    """A new shape grows the stream's own allocator pool, and cuBLAS sets itself up on each stream."""
+
     def __init__(
         self,
         device: CudaDevice,
@@ -134,6 +137,16 @@ class CudaGpu:
         """The share that a work of `stage` has when it asks for this, with no encode beside it."""
         with self.lock:
             return self.stream_for(Work(stage, 1, 0, share_percent))[1]
+
+    def rest(self, stage: str, share_percent: float) -> float:
+        """What a work beside one of `stage` that asks for this is to ask for, to be on the other side of its pair.
+
+        100 less the share that `stage` is given would not do: a split may leave SMs in neither part, and another
+        pair can be nearer to that.
+        """
+        if stage == "prefill":
+            return self.offer(100.0 - share_percent)
+        return 100.0 - self.offer(share_percent)
 
     def cancel(self, lane: str) -> None:
         """Nothing to do: a kernel that was launched runs to its end, which is soon."""
@@ -207,7 +220,7 @@ class CudaLane:
                     gpu.encoding = None
         start_s = anchor_s + timer.between_s(anchor, first)
         end_s = anchor_s + timer.between_s(anchor, last)
-        return result, Span(start_s, end_s, 1.0)
+        return result, Span(start_s, end_s, 1.0, share if gpu.partition is not None else None)
 
     def _anchored(self, stream: Any) -> tuple[Any, float]:
         """An event and its instant on the host's clock, at most ANCHOR_S old."""

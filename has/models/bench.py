@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from has.models.media import MediaInput, decode_media
@@ -12,6 +14,8 @@ from has.models.names import BUNDLED, PLACEHOLDER, Special
 from has.models.stage_model import PromptInput, StageModel, load_stage_model
 from has.models.synthetic import media_bytes, synthetic_media
 from has.models.tokens import token_rule
+
+Moves = tuple[Callable[[int], object], Callable[[int], object]]
 
 
 def media_kind(model: str) -> str:
@@ -64,6 +68,11 @@ class StageBench:
             return self._prefill(batch, tokens)
         return self._decode(batch, tokens)
 
+    def moves(self, shared: mmap.mmap) -> Moves | None:
+        """How bytes go between `shared` and the model's GPU; None where the model is in the host's memory."""
+        device = self._model.device
+        return None if device.type == "cpu" else moves_between(shared, device)
+
     def _prefill(self, batch: int, tokens: int) -> Callable[[], object]:
         """One item of media where it fits, so that placing embeddings is part of the figure."""
         media = made_up_media(self._model.name, 1)
@@ -97,6 +106,15 @@ class StageBench:
 
 
 STEPS_BEFORE_RELOAD = 32
+
+
+def moves_between(shared: mmap.mmap, device: torch.device) -> Moves:
+    """Callables that put so many bytes of the memory of `device` into `shared`, and that take as many from it, each to its end."""
+    host = torch.from_numpy(
+        np.frombuffer(shared, np.uint8)
+    )  # unlike torch.frombuffer it keeps `shared` mapped
+    own = torch.zeros(len(host), dtype=torch.uint8, device=device)
+    return lambda count: host[:count].copy_(own[:count]), lambda count: own[:count].copy_(host[:count])
 
 
 def open_bench(model: str) -> StageBench:

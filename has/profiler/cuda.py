@@ -3,12 +3,14 @@
 Not run on a GPU yet: held to a recorded fake.
 
 Weights are the checkpoint's where they are here (safetensors), else dummy ones of the same shapes, as latency does not depend on
-their values; the profile says which. Encode and its neighbour run in two threads on two streams of one process. Between two looks at NVML
-a point counts only if the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
+their values; the profile says which. What the GPU has no memory for is left out, and said (`memory.py`). Encode and its neighbour run in two
+threads on two streams of one process; the first run of each is no sample. Between two looks at NVML a point counts only if
+the GPU was left alone (`nvml.noise`); else it is measured once more, then kept and named as unstable.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -25,14 +27,15 @@ from has.core.stage import Stage
 from has.device import cuda, nvml
 from has.device.cuda_lanes import CudaGpu, Timer, TorchTimer
 from has.device.watch import Waker, Watch
-from has.errors import MissingError
+from has.errors import InputError, MissingError
 from has.files.profile import save_profile
 from has.models.rules import TokenRule
 from has.models.tokens import token_rule
 from has.profiler.adapt import Lookout, rows
 from has.profiler.assemble import assemble, words
-from has.profiler.cuda_mps import MpsGpu
+from has.profiler.cuda_mps import KEPT, MpsGpu
 from has.profiler.measure import Measurer
+from has.profiler.memory import OutOfMemory, Room, fitting, no_room_for
 from has.profiler.plan import AXES, Axes, Plan, Point, Size, make_plan, weight
 from has.profiler.points import Measured, Progress, WorkFile, medians, work_file_path
 from has.profiler.rank import linked, open_rank, sums
@@ -43,13 +46,16 @@ CUDA_AXES: dict[Size, Axes] = {
     ),
     "full": replace(
         AXES["full"],
-        sm=(10, 13, 19, 25, 31, 43, 55, 73, 100),  # whole eights of 132 SMs, too
+        # Whole eights of 132 SMs, too. Large batches of encode need 80 to 90 % to stay within a budget of 20 %, so that
+        # is worth a level of the eight, and the ones below an eighth, which Hopper rounds to 6 %, are not.
+        sm=(13, 19, 25, 31, 43, 55, 73, 88, 100),
         media=(64, 256, 576, 1280, 2560),
         prompt=(64, 256, 1024, 2048, 4096, 8192),
         context=(256, 2048, 8192),
         moved=(256, 2048, 16384),
     ),
 }
+TRANSFERS = "from the GPU into shared memory of the host, told to another process, and into the GPU; memory not pinned"
 SLOW_WEIGHT_S = 0.02
 """Seconds that a unit of a point's weight is expected to take, until some have been seen."""
 
@@ -96,10 +102,9 @@ def profile_cuda(
 
     tensor_parallel: GPUs of a prefill or decode worker; above one, a rank's part is measured and the sums are estimated (`rank.py`).
     """
-    shares = [share for share in sm or CUDA_AXES[size].sm if share < 100]
-    if sm is None and batch is None:
-        shares = with_spare(shares, cuda.MAX_LEVELS)
-    place = (open_place or partial(open_cuda, gpus=tensor_parallel))(model, shares[: cuda.MAX_LEVELS])
+    levels = partition_levels(sm, batch, size)
+    with no_room_for(f"the weights of {model}"):
+        place = (open_place or partial(open_cuda, gpus=tensor_parallel))(model, levels)
     with place.gpu as gpu:
         rule, kind = token_rule(model), place.kind
         plan = make_plan(
@@ -117,7 +122,7 @@ def profile_cuda(
             path.unlink(missing_ok=True)
         seen = place.snapshot()
         device = device_of(gpu, seen) | {"tensor_parallel": tensor_parallel}
-        notes: dict[str, Any] = {}
+        notes: dict[str, Any] = {"transfers": TRANSFERS}
         aloud = [f"{place.why_dummy}: dummy weights are measured"] if place.why_dummy else []
         if seen is None:
             notes["noise_gate"] = f"off, no point was judged by it: {place.blind}"
@@ -133,10 +138,17 @@ def profile_cuda(
                 f"one rank's part of {tensor_parallel} was measured; the sums between ranks are estimated"
             )
         setup = json.dumps([plan.digest(), device, place.dummy], sort_keys=True)
-        work = WorkFile(path, hashlib.sha256(setup.encode()).hexdigest()[:12])
+        work = WorkFile(path, hashlib.sha256(setup.encode()).hexdigest()[:12], plan.points)
+        if work.unused:
+            tell(Progress(0, len(plan.points), None, "looking at kept points", warning=work.unused))
         if not work.facts:
             work.note(place.facts)
-        flags = _measure(plan, work, place, tell)
+        copies = KEPT if isinstance(gpu, MpsGpu) else 1
+        room = Room.of(gpu.device.memory_bytes, place.facts, tensor_parallel, copies)
+        flags = _measure(plan, work, place, room, tell)
+        plan, left_out = fitting(plan, room)
+        if left_out:
+            notes["left_out"] = left_out
         weights = "the checkpoint's weights"
         if place.dummy:
             weights = "; ".join(filter(None, ("dummy weights: right shapes, random values", place.why_dummy)))
@@ -145,6 +157,21 @@ def profile_cuda(
         save_profile(profile, out)
     tell(Progress(len(profile.rows), len(profile.rows), 0.0, "done"))
     return profile
+
+
+def partition_levels(sm: Sequence[float] | None, batch: Sequence[int] | None, size: Size) -> list[float]:
+    """The shares below 100 % at which the GPU is split. Raises InputError for more than it can be split at."""
+    levels = sorted({share for share in sm or CUDA_AXES[size].sm if share < 100})
+    if len(levels) > cuda.MAX_LEVELS:
+        raise InputError(
+            "too many SM shares",
+            where="argument",
+            field="sm",
+            value=list(sm or ()),
+            allowed=f"up to {cuda.MAX_LEVELS} below 100, as every split grows allocator pools and cuBLAS workspaces of its own",
+            mend="profile fewer shares; the rest is looked up between them",
+        )
+    return with_spare(levels, cuda.MAX_LEVELS) if sm is None and batch is None else levels
 
 
 def with_spare(shares: Sequence[float], most: int) -> list[float]:
@@ -226,17 +253,33 @@ def device_of(gpu: CudaGpu | MpsGpu, seen: nvml.Snapshot | None) -> dict[str, An
     }
 
 
-def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress], None]) -> list[str]:
-    """Measure what is wanted. Returns what NVML flagged meanwhile."""
+def _measure(
+    whole: Plan, work: WorkFile, place: Place, room: Room, tell: Callable[[Progress], None]
+) -> list[str]:
+    """Measure what is wanted of what there is room for; what runs out all the same goes to `room`. Returns what NVML flagged."""
     seconds = medians(work)
+    step, said = Progress(0, len(whole.points), None, "looking at the GPU's memory"), set[str]()
+
+    def fit() -> Plan:
+        plan, left_out = fitting(whole, room)
+        for line in left_out:
+            if line not in said:
+                tell(replace(step, warning=f"left out: {line}"))
+        said.update(left_out)
+        return plan
+
+    plan = fit()
     flags: dict[str, None] = {}
     begun, done_weight = place.gpu.clock(), 0.0
     lookout = Lookout(plan)
     while wanted := lookout.look(seconds).wanted:
         point = place.first(wanted)
-        measured = _once(plan, point, place, flags)
-        if measured.ratio > 1:
-            measured = _once(plan, point, place, flags)
+        if isinstance(measured := _tried(plan, point, place, flags), str):
+            gc.collect()  # a companion's error and its thread hold each other, and what was allocated
+            room.failed.append((point, measured))
+            plan = fit()
+            lookout = Lookout(plan)
+            continue
         work.add(point, measured)
         seconds[point.key] = medians(work)[point.key]
         ahead = lookout.look(seconds)
@@ -246,8 +289,19 @@ def _measure(plan: Plan, work: WorkFile, place: Place, tell: Callable[[Progress]
         each = (place.gpu.clock() - begun) / done_weight if done_weight else SLOW_WEIGHT_S
         left_s = each * sum(map(weight, left))
         total = rows(plan, ahead)
-        tell(Progress(total - len(left), total, left_s, words(point)))
+        step = Progress(total - len(left), total, left_s, words(point))
+        tell(step)
     return list(flags)
+
+
+def _tried(plan: Plan, point: Point, place: Place, flags: dict[str, None]) -> Measured | str:
+    """As measured, once more if it was disturbed; or what was said when memory ran out."""
+    try:
+        with no_room_for(words(point)):
+            measured = _once(plan, point, place, flags)
+            return measured if measured.ratio <= 1 else _once(plan, point, place, flags)
+    except OutOfMemory as error:
+        return error.message
 
 
 WAKE = {"companion": None, "least": 10**6, "steps": 10**6, "cap_s": 0.5}

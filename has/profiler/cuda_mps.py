@@ -25,7 +25,7 @@ from has.device.base import Work
 from has.device.cuda import CudaDevice
 from has.device.cuda_lanes import CudaGpu, TorchTimer
 from has.device.fleet import Fleet, Handler
-from has.profiler.measure import Beside, Lanes, Measurer
+from has.profiler.measure import Beside, Lanes, Measurer, warm
 from has.profiler.plan import Point
 from has.profiler.rank import open_rank
 
@@ -91,7 +91,7 @@ class _Worker:
     def _start(self, companion: dict[str, Any]) -> None:
         work = Work(**companion)
         run = self._bench.prepare(work.stage, work.batch, int(work.tokens))
-        run()  # first calls build what later ones reuse
+        warm(self._share.gpu, run, work)
         self._beside = Beside(self._share.gpu, run, work).__enter__()
 
     def _stop(self, _: Any) -> float:
@@ -156,9 +156,11 @@ class MpsGpu:
             other = self._process(_rest(level), True)
             other.ask(0, {"start": companion})
             begun = self.clock()
-            reply = own.ask(0, alone)
-            took_s = self.clock() - begun
-            gaps_s = other.ask(0, {"stop": True})
+            try:
+                reply = own.ask(0, alone)
+                took_s = self.clock() - begun
+            finally:
+                gaps_s = other.ask(0, {"stop": True})
             reply["covered"] = max(0.0, 1.0 - gaps_s / took_s) if took_s > 0 else 1.0
         reply["sm_percent"] = self.given(point["stage"], point["sm_asked"])
         return reply

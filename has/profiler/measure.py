@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
-import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,22 +18,31 @@ from has.device.gate import P90_BOUND, p90
 from has.device.nominal import Nominal, from_dict
 from has.errors import RunError
 from has.latency.confidence import half_width
+from has.profiler.transfers import Moves, time_each, time_transfers
 
 WORKER = "has.profiler.measure:worker"
 MAX_FACTOR = 3
-LARGE_BYTES = 2**24
 
 
-def worker(bench: Bench, index: int) -> Handler:
+def worker(bench: ModelBench, index: int) -> Handler:
     """Messages: {facts}, {table}, then points as `asdict(Point)` with their sampling; see `Measurer.measure`."""
     measurer = Measurer(bench, index)
     return measurer.handle
+
+
+class ModelBench(Bench, Protocol):
+    """What a model is measured by."""
+
+    def moves(self, shared: mmap.mmap) -> Moves | None:
+        """How bytes go between `shared` and the memory of the model's GPU; None where that is the host's."""
 
 
 class Lanes(Protocol):
     """What is measured on: a virtual GPU, or a CUDA one."""
 
     streams: bool
+    cold: bool
+    """Whether the first run at a shape, and the first on a stream, takes longer than those after."""
 
     @property
     def lanes(self) -> Mapping[str, Lane]: ...
@@ -48,13 +54,15 @@ class Lanes(Protocol):
 
     def given(self, stage: str, share_percent: float) -> float: ...
 
+    def rest(self, stage: str, share_percent: float) -> float: ...
+
     def cancel(self, lane: str) -> None: ...
 
 
 class Measurer:
     """One virtual GPU with a bench on it."""
 
-    def __init__(self, bench: Bench, index: int, gpu: Lanes | None = None) -> None:
+    def __init__(self, bench: ModelBench, index: int, gpu: Lanes | None = None) -> None:
         self._bench = bench
         self._index = index
         self._gpu = gpu
@@ -79,10 +87,7 @@ class Measurer:
             return _unpaced(time_each(self._prepare(stage, batch, tokens), 5 * point["least"]))
         if stage.endswith("_transfer"):
             each = self._bench.facts[f"{stage.removesuffix('_transfer')}_bytes_per_token"]
-            times = (
-                10 if each * tokens > LARGE_BYTES else 50
-            )  # what takes microseconds is cheap to repeat, and needs it
-            return _unpaced(time_transfers(each * tokens, times * point["least"]))
+            return _unpaced(time_transfers(each * tokens, point["least"], self._bench.moves))
         gpu = self._gpu
         if gpu is None:
             raise RunError("no nominal table was given")
@@ -93,21 +98,30 @@ class Measurer:
         companion, covered = point["companion"], 1.0
         gpu.streams = companion is not None and gpu.offer(point["sm_asked"]) >= 100
         if companion is None:
+            warm(gpu, run, work)
             kept, dropped = repeat(gpu, run, work, sampling)
         else:
-            rest = 100.0 if gpu.streams else 100 - gpu.offer(point["sm_asked"])
+            rest = 100.0 if gpu.streams else gpu.rest(stage, point["sm_asked"])
             other = Work(companion["stage"], companion["batch"], companion["tokens"], rest)
             other_run = self._prepare(other.stage, other.batch, int(other.tokens))
+            warm(gpu, other_run, other)
+            warm(gpu, run, work)
             begun = gpu.clock()
             with Beside(gpu, other_run, other) as beside:
                 kept, dropped = repeat(gpu, run, work, sampling)
                 took_s = gpu.clock() - begun
             covered = max(0.0, 1.0 - beside.gaps_s / took_s)
+        given = gpu.given(stage, point["sm_asked"])
+        if other_shares := {span.share_percent for span in kept} - {given, None}:
+            raise RunError(
+                f"{stage} ran on {', '.join(f'{share:g}' for share in other_shares)} % of the SMs, and not on the {given:g} %"
+                " that its row is of"
+            )
         return {
             "samples": [span.duration_s for span in kept],
             "ratio": p90([span.ratio for span in kept]),
             "covered": covered,
-            "sm_percent": gpu.given(stage, point["sm_asked"]),
+            "sm_percent": given,
             "dropped": dropped,
         }
 
@@ -117,6 +131,15 @@ class Measurer:
             self._bench.prepare(stage, 1, min(tokens, 64))()
             self._warm.add(stage)
         return self._bench.prepare(stage, batch, tokens)
+
+
+def warm(gpu: Lanes, run: Callable[[], object], work: Work) -> None:
+    """Run once on the lane and its stream, and wait for its end: what grows and is set up there is no part of a sample.
+
+    Not where works are paced: that would last as long as a sample, and what a first run builds is built by `_prepare`.
+    """
+    if gpu.cold:
+        gpu.lanes[work.stage].run(run, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,52 +215,6 @@ class Beside:
     def _noted(self) -> object:
         self._begun.set()
         return self._run()
-
-
-def time_each(run: Callable[[], object], times: int) -> list[float]:
-    run()
-    samples = []
-    for _ in range(times):
-        begun = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - begun)
-    return samples
-
-
-def time_transfers(size: int, times: int) -> list[float]:
-    """Seconds to hand `size` bytes to another process through shared memory: copied in, told, copied out."""
-    shared = mmap.mmap(-1, max(size, 1))
-    ours, theirs = socket.socketpair()
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        host.die_with_parent(parent)
-        ours.close()
-        _receive(shared, theirs, size)
-        os._exit(0)
-    theirs.close()
-    source = bytes(size)
-
-    def transfer() -> None:
-        shared.seek(0)
-        shared.write(source)
-        ours.sendall(b"x")
-        if not ours.recv(1):
-            raise RunError("the receiving process of a transfer ended")
-
-    try:
-        return time_each(transfer, times)
-    finally:
-        ours.close()
-        os.waitpid(child, 0)
-        shared.close()
-
-
-def _receive(shared: mmap.mmap, line: socket.socket, size: int) -> None:
-    target = bytearray(size)
-    while line.recv(1):
-        target[:] = memoryview(shared)[:size]
-        line.sendall(b"x")
 
 
 def _unpaced(samples: list[float]) -> dict[str, Any]:

@@ -105,8 +105,8 @@ SAMPLING: dict[Size, Sampling] = {
 }
 SPARE = range(5, 100, 5)
 """Shares asked for where a curve bends, percent; what the device gives for them counts."""
-COMPANIONS = "2: streams beside an encode of the middle size"
-"""Which partners points are measured beside, for digests: points measured beside others are other points."""
+METHOD = "3: moved bytes come from pages that were written"
+"""How points are measured, for digests: what was kept of another way is not used."""
 DECODE_REACH = 4
 """Decode runs many sequences at once: its largest batch is this many times the largest of the others."""
 
@@ -125,8 +125,8 @@ class Plan:
     adaptive: bool = False
 
     def digest(self) -> str:
-        """Of all that a measured point of this plan depends on besides the device."""
-        text = json.dumps([self.model, asdict(self.sampling), COMPANIONS], sort_keys=True)
+        """Of all that a measured point of this plan depends on besides the device and what runs beside it."""
+        text = json.dumps([self.model, asdict(self.sampling), METHOD], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from has.core.words import plural
 from has.device.gate import P90_BOUND
 from has.files.jsonl import append_line, read_lines
 from has.latency.confidence import half_width
@@ -51,14 +53,16 @@ class Progress:
 
 
 class WorkFile:
-    """Points measured under one `setup` (digest of model, device, costs and sampling). Without a path: in memory.
+    """What was measured of `points` under one `setup` (digest of model, device, costs and sampling). Without a path: in memory.
 
-    Lines of another setup are left alone and not used.
+    Lines of another setup, or of a point that ran beside another companion, are left alone and not used.
     """
 
-    def __init__(self, path: Path | None, setup: str) -> None:
+    def __init__(self, path: Path | None, setup: str, points: Iterable[Point]) -> None:
         self._path = path
         self._setup = setup
+        self._companions = {point.key: _companion(point) for point in points}
+        self._unused: set[Key] = set()
         self.measured: dict[Key, Measured] = {}
         self.facts: dict[str, Any] = {}
         if path is not None and path.exists():
@@ -68,18 +72,34 @@ class WorkFile:
     def _take(self, line: Any) -> None:
         """A line that is not as we write them is passed over: its point is measured again."""
         with suppress(KeyError, TypeError, ValueError):
-            if line["setup"] != self._setup:
-                return
             if "facts" in line:
-                self.facts = dict(line["facts"])
+                if line["setup"] == self._setup:
+                    self.facts = dict(line["facts"])
                 return
             stage, beside, sm_percent, batch, tokens = line["point"]
-            self.measured[stage, beside, sm_percent, batch, tokens] = Measured(
+            key: Key = (stage, beside, sm_percent, batch, tokens)
+            if key not in self._companions:
+                return
+            if line["setup"] != self._setup or line.get("companion") != self._companions[key]:
+                self._unused.add(key)
+                return
+            self.measured[key] = Measured(
                 tuple(line["samples"]), line["ratio"], line["covered"], line["sm_percent"], line["dropped"]
             )
 
     def __contains__(self, point: Point) -> bool:
         return point.key in self.measured
+
+    @property
+    def unused(self) -> str:
+        """How many points of these are kept, but not as they are measured now; nothing if none."""
+        count = len(self._unused - self.measured.keys())
+        return (
+            f"{plural(count, 'kept point')} not used: measured on another device, at other costs or sampling, beside another"
+            " companion, or by an earlier version"
+            if count
+            else ""
+        )
 
     def note(self, facts: dict[str, Any]) -> None:
         """Keep what the bench says about the model."""
@@ -95,6 +115,7 @@ class WorkFile:
                 {
                     "setup": self._setup,
                     "point": list(point.key),
+                    "companion": _companion(point),
                     "samples": list(measured.samples),
                     "ratio": measured.ratio,
                     "covered": measured.covered,
@@ -102,6 +123,12 @@ class WorkFile:
                     "dropped": measured.dropped,
                 },
             )
+
+
+def _companion(point: Point) -> list[str | int] | None:
+    """What runs beside a point, as a line keeps it."""
+    other = point.companion
+    return [str(other.stage), other.batch, other.tokens] if other else None
 
 
 def medians(work: WorkFile) -> dict[Key, float]:

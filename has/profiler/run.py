@@ -109,7 +109,9 @@ def profile_device(
     if path is not None and not resume:
         path.unlink(missing_ok=True)
     setup = _digest(plan.digest(), table.digest(), VIRTUAL_GPU.digest(), str(seed))
-    work = WorkFile(path, setup)
+    work = WorkFile(path, setup, plan.points)
+    if work.unused:
+        tell(replace(begun, warning=work.unused))
     if outlook(plan, medians(work)).wanted or not work.facts:
         _measure(plan, work, table, virtual_gpus, seed, tell, kept=path is not None)
     profile = assemble(plan, work, device_of(table), notes_of(table))

@@ -52,6 +52,8 @@ class FakeDriver:
     says_granularity: tuple[int, int] | None = None
     name: str = "NVIDIA L40S"
     uuid: str = L40S
+    lost: int = 0
+    """SMs that a split leaves in neither part."""
     live: set[int] = field(default_factory=set)
     contexts: dict[int, Resource] = field(default_factory=dict)
     splits: list[int] = field(default_factory=list)
@@ -105,7 +107,7 @@ class FakeDriver:
         self.splits.append(least)
         count = ROUNDED.get(least, least)
         group = Resource(whole.sms[:count])
-        rest = Resource(whole.sms[:count] if self.splits_twice else whole.sms[count:])
+        rest = Resource(whole.sms[:count] if self.splits_twice else whole.sms[count + self.lost :])
         return OK, [group], 1, rest
 
     def cuDevResourceGenerateDesc(self, resources: list[Resource], count: int):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
+import torch
 
 from has.models import bench
 from tests.models.cases import loaded
@@ -19,6 +22,20 @@ def test_no_picture_is_decoded_while_encode_is_measured(monkeypatch):
     encode()
     with pytest.raises(LookupError):
         preprocess()
+
+
+def test_bytes_go_between_a_gpus_memory_and_what_processes_share():
+    """In the host's memory nothing does. Here the GPU's is the host's too: what is put is what was taken."""
+    assert bench.StageBench(loaded("tiny-image")).moves(mmap.mmap(-1, 1)) is None
+    shared = mmap.mmap(-1, 100)
+    put, take = bench.moves_between(shared, torch.device("cpu"))
+    shared[:] = b"\7" * 100
+    take(60)
+    shared[:] = bytes(100)
+    put(80)
+    assert shared[:] == b"\7" * 60 + bytes(40)
+    with pytest.raises(BufferError):  # it cannot go while something sees it
+        shared.close()
 
 
 def test_a_model_of_facts_can_be_measured_too():

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
 from has.device.base import Span, Work
 from has.profiler.cuda_mps import Share
 
 SMS = 132
+MOST_ROWS = 8192
 FACTS = {
     "media_unit": 4,
     "weights_bytes": {"encoder": 10, "lm": 20},
@@ -39,6 +42,7 @@ class Lane:
 
 class Gpu:
     streams = False
+    cold = True
 
     def __init__(self, share: float) -> None:
         self.lanes = {name: Lane(name, share) for name in ("encode", "prefill", "decode")}
@@ -61,7 +65,12 @@ class Bench:
     facts = FACTS
 
     def prepare(self, stage: str, batch: int, tokens: int) -> Any:
+        if batch * tokens > MOST_ROWS:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return lambda: None
+
+    def moves(self, shared: Any) -> None:
+        """Of the host's memory."""
 
 
 def open_share(argument: str) -> Share:

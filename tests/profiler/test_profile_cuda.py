@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -12,92 +11,17 @@ import torch
 
 from has.core.stage import Beside, Stage
 from has.device import cuda, nvml
-from has.device.cuda_lanes import CudaGpu
 from has.device.watch import Watch
 from has.errors import InputError, MissingError
 from has.files.profile import load_profile
 from has.latency.lookup import LatencyModel
-from has.profiler.cuda import in_this_process, profile_cuda, with_spare
+from has.profiler.cuda import partition_levels, profile_cuda, with_spare
+from has.profiler.measure import Measurer
+from has.profiler.plan import SAMPLING, Point
 from has.profiler.points import Progress
 from has.profiler.rank import sums
-from tests.device.fake_driver import L40S, FakeDriver, FakeNvml, FakeTimer
-
-FACTS = {
-    "media_unit": 4,
-    "weights_bytes": {"encoder": 10, "lm": 20},
-    "kv_bytes_per_token": 57344,
-    "kv_heads": 4,
-    "embedding_bytes_per_token": 16,
-    "dtype": "bfloat16",
-}
-
-
-class Gpu(FakeTimer):
-    """Work that fills 40 % of the SMs: 1 ms a token and request, no faster on more; half as fast again beside another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mine = threading.local()
-        self.sms: dict[str, float] = {}
-        self.busy: dict[int, bool] = {}
-
-    def on(self, stream):
-        self.mine.stream, self.mine.records = stream, 0
-        return super().on(stream)
-
-    def record(self, stream):
-        self.mine.records = getattr(self.mine, "records", 0) + 1
-        at = self.clock_s - self.began_s
-        if self.mine.records != 2:
-            return at
-        return at + self.mine.seconds * max(1.0, 40 / self.sms.get(stream, 100.0))
-
-
-class Bench:
-    kind = "image"
-    facts = FACTS
-
-    def __init__(self, timer: Gpu) -> None:
-        self._timer = timer
-
-    def prepare(self, stage: str, batch: int, tokens: int) -> Any:
-        def run() -> None:
-            self._timer.mine.seconds = 1e-3 * batch * tokens if stage != "decode" else 1e-3 * (10 + batch)
-
-        return run
-
-
-@pytest.fixture
-def place(monkeypatch):
-    """Opens an L40S; `snapshots` are what NVML says, the last one again and again."""
-    monkeypatch.setattr(cuda, "mps_state", lambda: "absent")
-
-    def make(driver: FakeDriver, snapshots: list[nvml.Snapshot | None]):
-        def opened(model, shares):
-            timer = Gpu()
-            (device,) = cuda.devices(driver)
-            partition = (
-                cuda.SmPartition(driver, device, shares) if device.mechanism == "green contexts" else None
-            )
-            gpu = CudaGpu(device, partition, timer, clock=timer.clock)
-            for pair in (partition.pairs if partition else {}).values():
-                timer.sms[f"context {int(pair.encode_stream)}"] = 100 * pair.encode_sms / device.sm_count
-                timer.sms[f"context {int(pair.prefill_stream)}"] = 100 * pair.prefill_sms / device.sm_count
-            left = list(snapshots)
-            return in_this_process(gpu, Bench(timer), True, lambda: left.pop(0) if len(left) > 1 else left[0])
-
-        return opened
-
-    return make
-
-
-def quiet() -> nvml.Snapshot:
-    return nvml.snapshot(FakeNvml(), L40S)
-
-
-def measured(opened, model="qwen2.5-vl-7b", tell=lambda _: None, **more):
-    given = {"size": "quick", "sm": [25, 50, 75, 100], "batch": [1, 2], "tokens": [64], "out": None} | more
-    return profile_cuda(model, tell=tell, open_place=opened, **given)
+from tests.device.fake_driver import L40S, FakeDriver, FakeNvml
+from tests.profiler.cuda_fake import Bench, Gpu, facts_of, measured, quiet, with_bench
 
 
 def unstable_alone(profile):
@@ -139,6 +63,34 @@ def test_look_ups_find_what_the_gpu_took(place):
     assert latency.seconds(Stage.ENCODE, 2, 64, quarter) == pytest.approx(0.128 * 40 / quarter, rel=0.01)
     assert latency.seconds(Stage.DECODE, 2, 64) == pytest.approx(0.012, rel=0.01)
     assert latency.covers(Stage.ENCODE, Beside.PREFILL)
+
+
+def test_transfers_are_those_between_gpu_and_host(place):
+    """Of few bytes; of the KV of 16k tokens of a 27B model, 8 GB, in pieces, of which the host holds one."""
+
+    class Wide(Bench):
+        facts = facts_of(10, 507904)
+
+    profile = measured(with_bench(place, Wide), sm=[50, 100], batch=[1], tokens=[64, 16384])
+    took_s = {row.tokens: row.latency_s for row in profile.rows if row.stage is Stage.KV_TRANSFER}
+    assert took_s[64] >= 0.7e-3
+    assert took_s[16384] >= 31 * 0.7e-3
+    assert profile.metadata.notes["transfers"].startswith("from the GPU into shared memory of the host")
+
+
+def test_the_first_run_at_a_shape_and_on_a_stream_is_no_sample(place):
+    """Allocator pools grow and cuBLAS sets itself up in it: of the point, and of what runs beside it."""
+    with place(FakeDriver(), [quiet()])("", [50.0]).gpu as gpu:
+        gpu.timer.first_s = 5.0
+        measurer = Measurer(Bench(gpu.timer), 0, gpu)
+        point = asdict(Point(Stage.PREFILL, 50.0, 2, 64, 50.0)) | asdict(SAMPLING["quick"])
+        assert measurer.measure(point)["samples"] == pytest.approx([0.128] * 2)
+        (pair,) = gpu.partition.pairs.values()
+        gpu.timer.launched.clear()
+        reply = measurer.measure(point | {"companion": {"stage": "encode", "batch": 2, "tokens": 64}})
+        on = [f"context {int(stream)}" for stream in (pair.encode_stream, pair.prefill_stream)]
+        assert gpu.timer.launched[:2] == on  # each once, before the companion keeps running
+        assert gpu.timer.launched.count(on[1]) == 1 + len(reply["samples"]) + reply["dropped"]
 
 
 def test_a_foreign_process_or_a_slowdown_drops_a_point_and_one_that_stays_is_named(place):
@@ -290,6 +242,23 @@ def test_an_interrupted_profile_goes_on(place, tmp_path):
     assert (tmp_path / "p.points.jsonl").read_text().splitlines()[: len(lines)] == lines
 
 
+def test_a_profile_that_goes_on_with_other_batches_measures_again_what_ran_beside_others(place, tmp_path):
+    """A prefill runs beside the largest encode, on streams beside the middle one: both are others now. An encode does not."""
+    seen = []
+    for batch in ([1, 2], [1, 2, 4]):
+        given = {"size": "quick", "sm": [50, 100], "tokens": [64], "out": tmp_path / "p.parquet"}
+        seen.clear()
+        profile_cuda(
+            "qwen2.5-vl-7b", tell=seen.append, open_place=place(FakeDriver(), [quiet()]), batch=batch, **given
+        )
+    again = [step.doing for step in seen if "batch 1," in step.doing or "batch 2," in step.doing]
+    assert sorted(doing.partition(",")[0] for doing in again) == [
+        *["prefill beside encode"] * 2,
+        *["prefill sharing all SMs with encode"] * 2,
+    ]
+    assert any(step.warning.startswith("4 kept points not used") for step in seen)
+
+
 def test_the_usual_grid_is_filled_at_the_shares_each_side_has(place):
     """An encode and the prefill beside it have shares of their own; rows that follow stand at them too."""
     profile = measured(place(FakeDriver(), [quiet()]), sm=None, batch=None)
@@ -331,3 +300,25 @@ def test_spare_levels_lie_in_the_widest_gaps():
     )
     assert with_spare([20, 80], 2) == [20, 80]
     assert with_spare([50], 8) == [50]
+
+
+def test_more_shares_than_a_gpu_is_split_at_are_refused(place):
+    """Eight and the whole GPU are measured, each of them; a ninth is no share to lose in silence."""
+    eight = [15, 20, 25, 30, 40, 50, 60, 75]
+    profile = measured(place(FakeDriver(), [quiet()]), sm=[*eight, 100, 100], batch=[1])
+    assert len({row.sm_percent for row in profile.rows if row.stage == "encode"}) == 9
+    with pytest.raises(InputError, match="up to 8 below 100") as caught:
+        measured(place(FakeDriver(), [quiet()]), sm=[*eight, 80, 100], batch=[1])
+    assert (caught.value.field, caught.value.exit_status) == ("sm", 2)
+
+
+@pytest.mark.parametrize("sms", [58, 80, 108, 132, 142, 148])
+def test_a_full_profile_measures_encode_between_three_quarters_and_the_whole_gpu(place, sms):
+    """The budget rule asks for such shares as soon as batches are large."""
+    granularity = (8, 8) if sms in (132, 148) else (4, 2)
+    gpu = place(FakeDriver(sm_count=sms, says_granularity=granularity), [quiet()])(
+        "", partition_levels(None, None, "full")
+    ).gpu
+    with gpu:
+        assert any(80 <= share <= 90 for share in gpu.partition.pairs)
+        assert len(gpu.partition.pairs) == 8

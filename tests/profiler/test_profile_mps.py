@@ -14,7 +14,7 @@ from has.profiler.cuda import Place, profile_cuda
 from has.profiler.cuda_mps import KEPT, MpsGpu
 from has.profiler.plan import Companion, Point
 from tests.device.fake_driver import FakeDriver
-from tests.profiler.mps_share import FACTS, SMS, sms_of
+from tests.profiler.mps_share import FACTS, MOST_ROWS, SMS, sms_of
 
 
 @pytest.fixture
@@ -29,21 +29,18 @@ def gpu(monkeypatch):
         yield made
 
 
-@pytest.mark.live
-def test_a_profile_under_mps_has_the_shares_that_processes_were_given(gpu):
+def measured(gpu, **plan):
     def opened(model, shares):
         return Place(gpu, FACTS, "image", True, gpu.measure, lambda: None, gpu.first, gpu.processes)
 
-    profile = profile_cuda(
-        "qwen2.5-vl-7b",
-        size="quick",
-        sm=[25, 50, 75, 100],
-        batch=[1, 2],
-        tokens=[64],
-        out=None,
-        tell=lambda _: None,
-        open_place=opened,
+    return profile_cuda(
+        "qwen2.5-vl-7b", size="quick", out=None, tell=lambda _: None, open_place=opened, **plan
     )
+
+
+@pytest.mark.live
+def test_a_profile_under_mps_has_the_shares_that_processes_were_given(gpu):
+    profile = measured(gpu, sm=[25, 50, 75, 100], batch=[1, 2], tokens=[64])
     assert "MPS" in profile.metadata.partition_mechanism
     given = [100 * sms_of(share) / SMS for share in (25, 50, 75, 100)]
     for stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):
@@ -53,6 +50,18 @@ def test_a_profile_under_mps_has_the_shares_that_processes_were_given(gpu):
     assert latency.seconds(Stage.ENCODE, 2, 64, given[0]) == pytest.approx(0.128 * 100 / given[0])
     assert latency.covers(Stage.ENCODE, Beside.PREFILL)
     assert not psutil.Process().children(recursive=True)  # closed with the profile
+
+
+@pytest.mark.live
+def test_a_point_that_runs_out_of_memory_in_its_process_is_left_out(gpu):
+    """A companion that runs meanwhile is stopped, and the processes go on."""
+    profile = measured(gpu, sm=[50, 100], batch=[1, 16], tokens=[64, 1024])
+    assert 16 * 64 < MOST_ROWS < 16 * 1024
+    for stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):
+        rows = [(row.batch, row.tokens) for row in profile.rows if row.stage is stage]
+        assert {(1, min(tokens for _, tokens in rows))} < set(rows)
+        assert max(batch * tokens for batch, tokens in rows) <= MOST_ROWS
+    assert any("CUDA out of memory" in line for line in profile.metadata.notes["left_out"])
 
 
 @pytest.mark.live

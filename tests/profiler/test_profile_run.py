@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -156,12 +158,40 @@ def test_points_of_another_device_or_sampling_are_not_used(tmp_path):
 
     point = Point(Stage.ENCODE, 50.0, 1, 64, 50.0)
     path = tmp_path / "w.points.jsonl"
-    WorkFile(path, "one").add(point, Measured((0.1, 0.2), 1.0, 1.0, 50.0))
-    assert point in WorkFile(path, "one")
-    assert WorkFile(path, "one").measured[point.key].samples == (0.1, 0.2)
-    assert point not in WorkFile(path, "other")
+    WorkFile(path, "one", [point]).add(point, Measured((0.1, 0.2), 1.0, 1.0, 50.0))
+    kept = WorkFile(path, "one", [point])
+    assert (point in kept, kept.unused) == (True, "")
+    assert kept.measured[point.key].samples == (0.1, 0.2)
+    other = WorkFile(path, "other", [point])
+    assert (point in other, other.unused[:17]) == (False, "1 kept point not ")
     path.write_text('{"setup": "one", "point": ["encode"]}\n[1]\n{"setup": "one", "facts": 3}\n')
-    assert not WorkFile(path, "one").measured
+    assert not WorkFile(path, "one", [point]).measured
+
+
+def test_points_beside_another_companion_are_not_used(tmp_path):
+    """Another --batch or --tokens changes what runs beside a point that stays: an old line does not say what ran, either."""
+    from has.profiler.plan import Companion, Point
+    from has.profiler.points import Measured, WorkFile
+
+    path = tmp_path / "w.points.jsonl"
+    alone = Point(Stage.PREFILL, 50.0, 1, 64, 50.0)
+    few, many = (replace(alone, companion=Companion(Stage.ENCODE, batch, 64)) for batch in (1, 8))
+    work = WorkFile(path, "one", [alone, few])
+    work.add(alone, Measured((0.1,), 1.0, 1.0, 50.0))
+    work.add(few, Measured((0.2,), 1.0, 1.0, 50.0))
+    assert WorkFile(path, "one", [alone, few]).measured.keys() == {alone.key, few.key}
+    again = WorkFile(path, "one", [alone, many])
+    assert again.measured.keys() == {alone.key}
+    assert again.unused.startswith("1 kept point not used")
+    again.add(many, Measured((0.3,), 1.0, 1.0, 50.0))
+    for point, samples in ((few, (0.2,)), (many, (0.3,))):
+        both = WorkFile(path, "one", [alone, point])
+        assert (both.measured[point.key].samples, both.unused) == (samples, "")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        del line["companion"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert WorkFile(path, "one", [alone, many]).measured.keys() == {alone.key}
 
 
 def test_what_cannot_be_profiled_here_is_said(monkeypatch):
