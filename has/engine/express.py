@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from has.core.deployment import Deployment, SmRow
+from has.engine.names import is_loadable, loadable
 from has.engine.plan import Change, EngineName
 from has.policy import SmPartitioner
 
@@ -55,6 +56,12 @@ def express(
     """
     change = _Rewrite(deployment)
     name, notes = NAMES[engine], []
+    change.set("model", loadable(deployment.model), "the id by which engines load it")
+    if not is_loadable(loadable(deployment.model)):
+        notes.append(
+            f"{name} loads a model by a folder or by its id on Hugging Face, and {deployment.model} is neither:"
+            " set the deployment's model to one"
+        )
     if deployment.topology != "monolithic":
         _batching(change, engine, name)
     if deployment.topology == "disaggregated":
@@ -92,20 +99,24 @@ def _batching(change: _Rewrite, engine: EngineName, name: str) -> None:
 
 
 def _of_our_gateway(change: _Rewrite, engine: EngineName, name: str) -> None:
-    deployment = change.asked
-    if (deployment.encode_fanout or 1) > 1:
-        if engine != "vllm":
-            why = (
-                f"{name} has no such bound"
-                if engine == "sglang"
-                else f"{name} encodes a request on one encoder"
-            )
-            change.set("encode_fanout", None, why, "unset")
-        elif deployment.topology == "disaggregated" and not deployment.alloc["prefill"]:
-            change.set("encode_fanout", None, "encode and prefill are one process on each GPU", "unset")
-    if engine != "vllm":
+    why = f"every instance of {name} preprocesses what it is sent"
+    change.set("preprocess_workers", None, why, "unset")
+    if engine == "vllm":
+        return
+    if (change.asked.encode_fanout or 1) > 1:
+        why = (
+            f"{name} has no such bound" if engine == "sglang" else f"{name} encodes a request on one encoder"
+        )
+        change.set("encode_fanout", None, why, "unset")
+    change.set("max_queue", None, f"nothing in front of {name} counts who waits for a first token", "unset")
+    if engine != "sglang":
+        why = f"nothing in front of {name} counts KV; an instance holds what its memory does"
+        change.set("kv_tokens", None, why, "unset")
         change.set(
-            "max_queue", None, f"nothing in front of {name} counts who waits for a first token", "unset"
+            "hardware",
+            None,
+            f"{name}'s pods are placed by the cluster: give each pool a nodeSelector",
+            "unset",
         )
 
 
