@@ -42,11 +42,14 @@ def command(
         ),
     ] = False,
     port: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--port", parser=options.whole(1, 65534), metavar="N", help="Port of the gateway or router."
+            "--port",
+            parser=options.whole(1, 65534),
+            metavar="N",
+            help="vllm, sglang: port of the gateway or router. Default: 8000.",
         ),
-    ] = 8000,
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the files instead of writing them.")
     ] = False,
@@ -78,6 +81,16 @@ def command(
             raise InputError(
                 "is of vLLM alone", where="argument", field="--experimental-sm-split", mend="--to vllm"
             )
+        if engine in ("vllm", "sglang"):
+            port = defaults.pick("--port", port, 8000)
+        elif port is not None:
+            raise InputError(
+                f"clients of {engine} talk to a service of the cluster, which has its own port",
+                where="argument",
+                field="--port",
+                value=port,
+                mend="leave it away, or --to vllm | sglang",
+            )
         defaults.tell(t)
         plan = plan_export(
             recommended,
@@ -85,7 +98,7 @@ def command(
             load,
             profile=None if evidence is None else evidence.pools.get("encode", evidence.profile),
             sm_split=sm_split,
-            front_port=port,
+            front_port=port or 8000,
         )
         files = render(plan)
         scored = None if evidence is None else _scored(t, plan, evidence, rate)

@@ -97,11 +97,9 @@ def score(
         rate = plan.asked.rate or workload.arrivals.rate
     lasting = math.ceil(TTFT_BOUNDS * plan.asked.slo.ttft_s * (rate or 0.0))
     requests = None if trace else min(max(REQUESTS, lasting), MOST_REQUESTS)
-    # One model under two names: what an engine loads it by is nothing to the simulator.
-    same = plan.emitted.model_copy(update={"model": plan.asked.model})
     runs = [
         simulate_run(d, profile, workload, rate=rate, requests=requests, seed=seed, slo=plan.asked.slo)
-        for d in (plan.asked, same)
+        for d in (plan.asked, plan.emitted)
     ]
     said = dict.fromkeys(warning for run in runs for warning in run.warnings)
     engine = profile.metadata.engine or "has"

@@ -85,15 +85,17 @@ def express(
     if engine != "vllm":
         _dispatch(change, engine, name)
     _of_our_gateway(change, engine, name)
+    if engine == "llm-d" and (deployment.topology == "e_pd" or deployment.alloc.prefill):
+        notes.append(
+            "nothing removes embeddings from the claim that these pods share: clear it from time to time"
+        )
     return change.done(), tuple(change.changes), tuple(notes)
 
 
 def _batching(change: _Rewrite, engine: EngineName, name: str) -> None:
-    deployment = change.asked
-    one_process = deployment.topology == "disaggregated" and deployment.alloc["prefill"] == 0
     if engine == "dynamo":
         change.set("encode_batch", 1, "Dynamo's encode worker runs one request per forward")
-    if engine != "vllm" and not (one_process or engine == "dynamo") and (deployment.encode_batch or 1) > 1:
+    elif engine != "vllm" and (change.asked.encode_batch or 1) > 1:
         why = f"{name} has no gap rule: its encoder takes what waits when it is idle"
         change.set("max_wait_ms", 0.0, why)
 

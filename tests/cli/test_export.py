@@ -57,6 +57,16 @@ def test_refusals(best, has, to, status, words) -> None:  # type: ignore[no-unty
     assert words in said.err
 
 
+@pytest.mark.parametrize("to", ["dynamo", "llm-d"])
+def test_a_port_that_would_be_written_nowhere_is_refused(best, has, to) -> None:  # type: ignore[no-untyped-def]
+    best.write_text(best.read_text().replace("tiny-image", "qwen2.5-vl-7b"))
+    said = has("export", str(best), "--to", to, "--port", "9000", "--dry-run")
+    assert said.status == 2
+    assert "--port" in said.err
+    for other in ("vllm", "sglang"):
+        assert "9000" in has("export", str(best), "--to", other, "--port", "9000", "--dry-run").out
+
+
 @pytest.mark.parametrize("below", ["", "/folder"])
 def test_a_file_where_the_folder_is_to_be_is_refused_by_the_options_name(best, tmp_path, has, below) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "taken").write_text("mine")
@@ -111,3 +121,14 @@ def test_pools_of_other_gpus_are_scored_by_their_own_profiles(best, tmp_path, ha
     ).json["score"]
     for which in ("asked", "emitted"):
         assert apart[which]["ttft_ms"]["p50"] > alike[which]["ttft_ms"]["p50"] + 500
+
+
+def test_what_was_emitted_is_of_the_profiles_model_under_its_other_name(best, tmp_path, has) -> None:  # type: ignore[no-untyped-def]
+    given = ["--profile", "h100-qwen2.5-vl-7b", "--workload", "image"]
+    best.write_text(best.read_text().replace("tiny-image", "qwen2.5-vl-7b"))
+    said = has("export", str(best), "--to", "vllm", "--out", "out", *given)
+    assert "profile is of model" not in said.err
+    said = has("simulate", "out/deployment.yaml", *given)
+    assert said.status == 0
+    assert "Qwen/Qwen2.5-VL-7B-Instruct" in said.out
+    assert "profile is of model" not in said.err

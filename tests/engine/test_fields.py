@@ -185,3 +185,12 @@ def test_an_encoder_is_not_quantized() -> None:
     assert {name: one.value("--quantization") for name, one in started.items()} == {
         "e0": None, "p0": "fp8", "d0": "fp8", "d1": "fp8",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["sglang", "llm-d"])
+def test_an_engine_that_encodes_and_prefills_in_one_process_waits_for_no_company(engine) -> None:
+    made = planned(
+        engine, alloc={"encode": 2, "prefill": 0, "decode": 2}, prefill_offload=0.0, max_wait_ms=30.0
+    )
+    assert made.emitted.max_wait_ms == 0.0
+    assert "max_wait_ms" in {change.knob for change in made.changes}
