@@ -76,11 +76,23 @@ ONLY_WITH_OUR_GATEWAY = {
     "rate_estimate": GAP_RULE,
     "slo": "what is asked of the whole; no engine reads it",
 }
+OF_OUR_GATEWAY = {
+    "fill_probability": "of its gap rule",
+    "rate": "of its gap rule",
+    "rate_estimate": "of its gap rule",
+    "max_wait_ms": "of its gap rule",
+    "encode_fanout": "it spreads the media of a request",
+    "dispatch": "it picks the instance",
+    "max_queue": "it counts who waits",
+    "kv_tokens": "it sends decode no more than that",
+    "slo": "its age cap",
+}
+"""Of vLLM: read from deployment.yaml by the gateway in front."""
 IN_PODS = {
     "gpus_per_node": "the cluster places pods, and no worker is wider than a node",
 }
 REASONS: dict[EngineName, dict[str, str]] = {
-    "vllm": NOWHERE,
+    "vllm": NOWHERE | OF_OUR_GATEWAY,
     "sglang": NOWHERE | ONLY_WITH_OUR_GATEWAY,
     "dynamo": NOWHERE | ONLY_WITH_OUR_GATEWAY | IN_PODS | {
         "max_wait_ms": "one request a forward waits for no other",
@@ -95,8 +107,8 @@ def planned(engine: EngineName, **other: Any) -> Plan:
 
 
 def launched(made: Plan) -> list[str]:
-    """What is really launched: no comments, and the deployment itself only where our gateway reads it."""
-    files = [one for one in render(made) if one.name != "deployment.yaml" or made.engine == "vllm"]
+    """What is launched by itself: no comments, and not the deployment, which our gateway alone reads."""
+    files = [one for one in render(made) if one.name != "deployment.yaml"]
     lines = [line for one in files for line in one.text.splitlines()]
     return [line for line in lines if not line.startswith("#")]
 
