@@ -75,7 +75,7 @@ def command(
         recommended = load_deployment(deployment)
         evidence, load = _evidence(t, recommended, deployment, profile, pool_profile, workload, defaults)
         if evidence is not None:
-            precedence.note_rate_recommended(rate, load, recommended, defaults)
+            precedence.note_recommended(rate, load, recommended, defaults)
         target = Path(defaults.pick("--out", out, Path(f"export-{engine}")))
         if sm_split and engine != "vllm":
             raise InputError(

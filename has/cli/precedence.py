@@ -43,7 +43,7 @@ def note_rate(
         defaults.note("--rate", f"{own:g}", "the deployment's, as the workload has none")
 
 
-def note_rate_recommended(
+def note_recommended(
     option: float | None, workload: Workload, deployment: Deployment, defaults: Defaults
 ) -> None:
     """List the rate and SLO at which an export is scored: those that the deployment was recommended for."""

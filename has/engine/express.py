@@ -9,6 +9,9 @@
 | dispatch | our gateway's | router's policy; encoders at random | round robin | its scorer |
 | media of a request on several encoders | our gateway's | SGLang's own rule | none | none |
 | bound of the queue | our gateway's | none | none | none |
+| bound of KV tokens | our gateway's | yes | none | none |
+| preprocessing | each instance's own | the same | the same | the same |
+| types of GPU | nodes of one type | nodes of one type | none | none |
 
 Greedy is the age rule with a budget of 0: whatever waits when the encoder is idle goes, up to B. So
 what is emitted is a deployment again, and can be scored.

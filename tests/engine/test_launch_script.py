@@ -130,6 +130,7 @@ def test_only_the_first_node_clears_and_only_where_something_is_encoded() -> Non
         text = render(make_plan(asked, "vllm", SIZES))[0].text
         (line,) = [line for line in text.splitlines() if "rm -rf" in line]
         assert line.startswith('[ "$NODE" != 0 ] || ')
+    assert "${EC_DIR:?set EC_DIR" in text, "no memory of one node is another's"
     fields = {"alloc": {"all": 1}, "topology": "monolithic", "gpus": 1}
     data = deployment("a/model").model_dump(include={"version", "model", "slo"}) | fields
     text = "".join(one.text for one in render(make_plan(type(asked).model_validate(data), "vllm", SIZES)))

@@ -59,8 +59,9 @@ def gateway_command(plan: Plan) -> list[str]:
 def _script(plan: Plan, site: Site) -> str:
     text = script_head(plan, status=STATUS)
     if plan.of("encode"):
-        text += f"""# Embeddings pass through files, in a folder of our own below EC_DIR; all nodes must share it.
-EC_DIR=${{EC_DIR:-/dev/shm}}/has-ec-$HOST0-{plan.front_port}
+        shared = ":-/dev/shm" if plan.nodes == 1 else ":?set EC_DIR to a folder that all nodes share"
+        text += f"""# Embeddings pass through files, in a folder of our own below EC_DIR.
+EC_DIR=${{EC_DIR{shared}}}/has-ec-$HOST0-{plan.front_port}
 mkdir -p "$EC_DIR"
 [ "$NODE" != 0 ] || rm -rf "${{EC_DIR:?}}"/*  # what an earlier run left
 

@@ -36,8 +36,8 @@ ready() { # name url: until it answers; a process that died ends the wait
   done
 }
 
-# Embeddings pass through files, in a folder of our own below EC_DIR; all nodes must share it.
-EC_DIR=${EC_DIR:-/dev/shm}/has-ec-$HOST0-8000
+# Embeddings pass through files, in a folder of our own below EC_DIR.
+EC_DIR=${EC_DIR:?set EC_DIR to a folder that all nodes share}/has-ec-$HOST0-8000
 mkdir -p "$EC_DIR"
 [ "$NODE" != 0 ] || rm -rf "${EC_DIR:?}"/*  # what an earlier run left
 
