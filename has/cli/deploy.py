@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import IPv6Address
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +35,24 @@ def command(
             "--attach",
             metavar="ROLE=URL,…",
             help="vllm: instances that run already, by role in order, instead of starting them.",
+        ),
+    ] = None,
+    ec_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--ec-dir",
+            metavar="DIR",
+            help="With --attach: the folder through which the instances pass embeddings, which are removed"
+            " when a request is over. Default: nobody removes them.",
+        ),
+    ] = None,
+    encoder_budget: Annotated[
+        int | None,
+        typer.Option(
+            "--encoder-budget",
+            parser=options.whole(1),
+            metavar="N",
+            help="With --attach: max_num_batched_tokens of the encoders; a larger medium is refused. Default: by them.",
         ),
     ] = None,
     host: Annotated[
@@ -83,6 +104,15 @@ def command(
         engine = defaults.pick("--engine", engine, "local", "the bundled runtime")
         if attach is not None and engine != "vllm":
             raise InputError("goes with --engine vllm", where="argument", field="--attach", value=attach)
+        for option, given in (("--ec-dir", ec_dir), ("--encoder-budget", encoder_budget)):
+            if given is not None and attach is None:
+                raise InputError(
+                    "goes with --attach: of instances that are started here it is known",
+                    where="argument",
+                    field=option,
+                    value=str(given),
+                    mend=f"--attach ROLE=URL,…, or without {option}",
+                )
         host = defaults.pick("--host", host, "127.0.0.1", "this machine alone")
         port = defaults.pick("--port", port, 8000)
         if api_key is None:
@@ -95,6 +125,7 @@ def command(
                 value=api_key,
                 mend="--api-key KEY, or without it: whoever reaches the port is served",
             )
+        domains = _bare_domains(allowed_media_domains or "")
         profile = None
         if plan.topology == "disaggregated" and plan.sm_table is None and engine == "local":
             profile = inputs.profile_of(plan, deployment)
@@ -103,7 +134,6 @@ def command(
         inputs.note_deployment_defaults(plan, defaults, profile=profile is not None)
         defaults.tell(t)
         precedence.warn_of_seconds(t, plan.slo, str(deployment))
-        domains = [name.strip() for name in (allowed_media_domains or "").split(",") if name.strip()]
         serving: dict[str, Any] = {
             "host": host,
             "port": port,
@@ -115,7 +145,12 @@ def command(
         if engine == "vllm":
             from has.cli import engine as on_engine
 
-            on_engine.serve(t, plan, deployment, attach=attach, dry_run=dry_run, **serving)
+            of_instances: dict[str, Any] = {
+                "attach": attach,
+                "ec_dir": ec_dir,
+                "encoder_budget": encoder_budget,
+            }
+            on_engine.serve(t, plan, deployment, dry_run=dry_run, **of_instances, **serving)
             return
         if dry_run:
             _say_what_would_run(t, plan)
@@ -123,6 +158,31 @@ def command(
         from has.cli import wiring
 
         wiring.serve(plan, profile=profile, say=t.say, **serving)
+
+
+def _bare_domains(text: str) -> list[str]:
+    """The hosts of `A,B`. InputError for what no host of a URL can be equal to: it would silently allow nothing."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if re.fullmatch(r"[^\s/:?#@*\[\]]+", name.removeprefix("*.")) is None and not _is_ipv6(name):
+            found = re.match(r"(?:[a-z]+://)?(?:[^/@]*@)?((?:\*\.)?[\w.-]+)", name, re.IGNORECASE)
+            raise InputError(
+                "is no domain",
+                where="argument",
+                field="--allowed-media-domains",
+                value=name,
+                allowed="bare domains: example.org; *.example.org for every host below it",
+                mend=f"--allowed-media-domains {found[1]}" if found else "name the domain alone",
+            )
+    return names
+
+
+def _is_ipv6(name: str) -> bool:
+    try:
+        IPv6Address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _say_what_would_run(t: Talk, plan: Deployment) -> None:

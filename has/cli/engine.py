@@ -36,6 +36,14 @@ def sizes_for(plan: Deployment, file: Path) -> Sizes | None:
 
 def serve(t: Talk, plan: Deployment, file: Path, *, attach: str | None, dry_run: bool, **rest: Any) -> None:
     """`has deploy --engine vllm`."""
+    if (folder := rest["ec_dir"]) is not None and not folder.is_dir():
+        raise InputError(
+            "no such folder",
+            where="argument",
+            field="--ec-dir",
+            value=str(folder),
+            mend="the shared_storage_path of the instances' --ec-transfer-config, as it is seen from here",
+        )
     if dry_run:
         _say_what_would_run(t, plan, file, attach)
         return
@@ -47,8 +55,8 @@ def serve(t: Talk, plan: Deployment, file: Path, *, attach: str | None, dry_run:
 def _say_what_would_run(t: Talk, plan: Deployment, file: Path, attach: str | None) -> None:
     """The commands, after the checks that starting them would make."""
     from has.engine.artefacts.artefact import shell_line
-    from has.engine.place import make_plan
     from has.engine.vllm.commands import Site, command, environment
+    from has.engine.vllm.fleet import live_plan
     from has.engine.vllm.serve import attached, default_sizes
 
     if attach is not None:
@@ -57,10 +65,10 @@ def _say_what_would_run(t: Talk, plan: Deployment, file: Path, attach: str | Non
         t.result({"deployment": plan, "attached": rows}, "\n".join(f"{p} {i}: {u}" for p, i, u in rows))
         return
     sizes = sizes_for(plan, file) or default_sizes(plan.model)
-    made = make_plan(plan, "vllm", sizes)
+    made = live_plan(plan, sizes)
     for change in made.changes:
         t.warn(str(change))
-    site = Site(plan.model, plan.model, "${EC_DIR}")
+    site = Site(made.emitted.model, plan.model, "${EC_DIR}")
     lines = []
     for instance in made.instances:
         env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, instance.gpus))}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from has.cli import inputs, options
+from has.cli import inputs, options, precedence
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
 
 if TYPE_CHECKING:
-    from has.core.profile import Profile
+    from has.core.deployment import Deployment
     from has.core.workload import Workload
     from has.engine.artefacts.artefact import Artefact
     from has.engine.export import Score
@@ -31,7 +31,9 @@ def command(
         typer.Option("--out", metavar="DIR", help="Folder to write to. Default: export-<engine>."),
     ] = None,
     profile: options.Profile = None,
+    pool_profile: options.PoolProfiles = None,
     workload: options.Workload = None,
+    rate: options.Rate = None,
     sm_split: Annotated[
         bool,
         typer.Option(
@@ -40,11 +42,14 @@ def command(
         ),
     ] = False,
     port: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--port", parser=options.whole(1, 65534), metavar="N", help="Port of the gateway or router."
+            "--port",
+            parser=options.whole(1, 65534),
+            metavar="N",
+            help="vllm, sglang: port of the gateway or router. Default: 8000.",
         ),
-    ] = 8000,
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the files instead of writing them.")
     ] = False,
@@ -53,8 +58,9 @@ def command(
 ) -> None:
     """Write launch artefacts for an engine: vLLM, SGLang, Dynamo or llm-d.
 
-    Says which knobs the engine cannot express, and scores what is really emitted. Budgets are sized
-    from the workload's largest item. Every artefact names the engine version it is for.
+    Says which knobs the engine cannot express, and scores what is really emitted, at the rate that
+    the deployment is for. Budgets are sized from the workload's largest item. Every artefact names
+    the engine version it is for.
     """
     with talk(json=json, quiet=quiet) as t:
         from has.engine.engines import VERSIONS, engine_named
@@ -67,23 +73,35 @@ def command(
         engine = engine_named(to)
         defaults = Defaults()
         recommended = load_deployment(deployment)
-        evidence = _evidence(t, recommended, deployment, profile, workload, defaults)
+        evidence, load = _evidence(t, recommended, deployment, profile, pool_profile, workload, defaults)
+        if evidence is not None:
+            precedence.note_recommended(rate, load, recommended, defaults)
         target = Path(defaults.pick("--out", out, Path(f"export-{engine}")))
         if sm_split and engine != "vllm":
             raise InputError(
                 "is of vLLM alone", where="argument", field="--experimental-sm-split", mend="--to vllm"
             )
+        if engine in ("vllm", "sglang"):
+            port = defaults.pick("--port", port, 8000)
+        elif port is not None:
+            raise InputError(
+                f"clients of {engine} talk to a service of the cluster, which has its own port",
+                where="argument",
+                field="--port",
+                value=port,
+                mend="leave it away, or --to vllm | sglang",
+            )
         defaults.tell(t)
         plan = plan_export(
             recommended,
             engine,
-            evidence[1],
-            profile=evidence[0],
+            load,
+            profile=None if evidence is None else evidence.pools.get("encode", evidence.profile),
             sm_split=sm_split,
-            front_port=port,
+            front_port=port or 8000,
         )
         files = render(plan)
-        scored = _scored(t, plan, *evidence)
+        scored = None if evidence is None else _scored(t, plan, evidence, rate)
         for change in plan.changes:
             t.warn(str(change))
         for note in plan.notes:
@@ -93,16 +111,22 @@ def command(
 
 
 def _evidence(
-    t: Talk, plan: Any, file: Path, profile: Path | None, workload: Path | None, defaults: Defaults
-) -> tuple[Profile | None, Workload]:
-    """Profile and workload; without a profile the artefacts are written all the same, and said to be unscored."""
+    t: Talk,
+    plan: Deployment,
+    file: Path,
+    profile: Path | None,
+    pool_profile: list[str] | None,
+    workload: Path | None,
+    defaults: Defaults,
+) -> tuple[inputs.Evidence | None, Workload]:
+    """What to score with, and the workload; without a profile the artefacts are written all the same, and said to be unscored."""
     from has.errors import InputError
     from has.files.workload import load_workload
 
     try:
-        evidence = inputs.evidence_for(plan, file, profile, workload, defaults)
+        evidence = inputs.evidence_for(plan, file, profile, workload, defaults, pool_profile)
     except InputError:
-        if profile is not None:
+        if profile is not None or pool_profile:
             raise
         run = inputs.run_of(plan, file)
         if workload is None:
@@ -111,24 +135,23 @@ def _evidence(
             defaults.note("--workload", workload, "for the budgets")
         t.warn(f"what is emitted is not scored: no profile of {plan.model} is here; give --profile FILE")
         return None, load_workload(workload)
-    return evidence.profile, evidence.workload
+    return evidence, evidence.workload
 
 
-def _scored(t: Talk, plan: Plan, profile: Profile | None, workload: Workload) -> Score | None:
+def _scored(t: Talk, plan: Plan, evidence: inputs.Evidence, rate: float | None) -> Score | None:
     from has.engine.export import score
     from has.errors import InputError
+    from has.search.pools import fits_hardware
     from has.sim.run import kernel_is_cached
 
-    if profile is None:
-        return None
     if not kernel_is_cached():
         t.say("compiling the simulator, once for this machine: about half a minute")
     try:
-        scored = score(plan, profile, workload)
+        scored = score(plan, evidence.latency, evidence.workload, rate=rate)
     except InputError as error:
         t.warn(f"what is emitted is not scored: {error.message}")
         return None
-    for warning in scored.warnings:
+    for warning in [*fits_hardware(plan.asked, evidence.latency), *scored.warnings]:
         t.warn(warning)
     if not scored.calibrated:
         t.warn(
@@ -152,6 +175,7 @@ def _json(plan: Plan, files: list[Artefact], scored: Score | None, written: list
         "score": None
         if scored is None
         else {
+            "rate": scored.rate,
             "asked": scored.asked,
             "emitted": scored.emitted,
             "profile_engine": scored.engine_of_profile,
@@ -170,9 +194,10 @@ def _answer(plan: Plan, files: list[Artefact], scored: Score | None, written: li
         f"{len(plan.instances)} instances on {plan.gpus} GPUs, {plan.nodes} node{'s' if plan.nodes > 1 else ''}"
     )
     if scored is not None:
+        at = "" if scored.rate is None else f" at {scored.rate:.4g} req/s"
         for name, figures in (("recommended", scored.asked), ("as emitted", scored.emitted)):
             lines.append(
-                f"{name}: attainment {_number(figures['attainment'], 3)}, goodput {_number(figures['goodput_rps'], 2)}"
+                f"{name}{at}: attainment {_number(figures['attainment'], 3)}, goodput {_number(figures['goodput_rps'], 2)}"
                 f" req/s, TTFT p99 {_number(figures['ttft_ms']['p99'], 0)} ms (simulated)"
             )
     if written:

@@ -2,7 +2,8 @@
 
 Where one file overrides another, the list of defaults says so. A trace has a rate of its own: its
 times stay as they are unless --rate stretches them, and the gap rule takes the deployment's rate,
-else the trace's mean. `has deploy` reads no workload, so there the deployment's own hold.
+else the trace's mean. `has deploy` reads no workload, so there the deployment's own hold; `has export`
+compares what is emitted with what was recommended, so there they come before the workload's.
 """
 
 from __future__ import annotations
@@ -40,6 +41,24 @@ def note_rate(
         defaults.note("--rate", f"{rate:g}", f"the workload's{before}")
     elif own is not None:
         defaults.note("--rate", f"{own:g}", "the deployment's, as the workload has none")
+
+
+def note_recommended(
+    option: float | None, workload: Workload, deployment: Deployment, defaults: Defaults
+) -> None:
+    """List the rate and SLO at which an export is scored: those that the deployment was recommended for."""
+    own, rate = deployment.rate, workload.arrivals.rate
+    if option is not None or own is None or workload.arrivals.process == "trace":
+        note_rate(option, workload, deployment, defaults)
+    else:
+        before = "" if rate in (None, own) else f", before the workload's {rate:g}"
+        defaults.note("--rate", f"{own:.4g}", f"the deployment's{before}")
+    before = (
+        ""
+        if workload.slo in (None, deployment.slo)
+        else f", before the workload's {_words(workload.slo, list(BOUNDS))}"
+    )
+    defaults.note(_words(deployment.slo, list(BOUNDS)), "", f"the deployment's{before}")
 
 
 def slo_in_force(

@@ -9,6 +9,9 @@
 | dispatch | our gateway's | router's policy; encoders at random | round robin | its scorer |
 | media of a request on several encoders | our gateway's | SGLang's own rule | none | none |
 | bound of the queue | our gateway's | none | none | none |
+| bound of KV tokens | our gateway's | yes | none | none |
+| preprocessing | each instance's own | the same | the same | the same |
+| types of GPU | nodes of one type | nodes of one type | none | none |
 
 Greedy is the age rule with a budget of 0: whatever waits when the encoder is idle goes, up to B. So
 what is emitted is a deployment again, and can be scored.
@@ -19,6 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 from has.core.deployment import Deployment, SmRow
+from has.engine.names import is_loadable, loadable
 from has.engine.plan import Change, EngineName
 from has.policy import SmPartitioner
 
@@ -55,6 +59,12 @@ def express(
     """
     change = _Rewrite(deployment)
     name, notes = NAMES[engine], []
+    change.set("model", loadable(deployment.model), "the id by which engines load it")
+    if not is_loadable(loadable(deployment.model)):
+        notes.append(
+            f"{name} loads a model by a folder or by its id on Hugging Face, and {deployment.model} is neither:"
+            " set the deployment's model to one"
+        )
     if deployment.topology != "monolithic":
         _batching(change, engine, name)
     if deployment.topology == "disaggregated":
@@ -78,34 +88,40 @@ def express(
     if engine != "vllm":
         _dispatch(change, engine, name)
     _of_our_gateway(change, engine, name)
+    if engine == "llm-d" and (deployment.topology == "e_pd" or deployment.alloc.prefill):
+        notes.append(
+            "nothing removes embeddings from the claim that these pods share: clear it from time to time"
+        )
     return change.done(), tuple(change.changes), tuple(notes)
 
 
 def _batching(change: _Rewrite, engine: EngineName, name: str) -> None:
-    deployment = change.asked
-    one_process = deployment.topology == "disaggregated" and deployment.alloc["prefill"] == 0
     if engine == "dynamo":
         change.set("encode_batch", 1, "Dynamo's encode worker runs one request per forward")
-    if engine != "vllm" and not (one_process or engine == "dynamo") and (deployment.encode_batch or 1) > 1:
+    elif engine != "vllm" and (change.asked.encode_batch or 1) > 1:
         why = f"{name} has no gap rule: its encoder takes what waits when it is idle"
         change.set("max_wait_ms", 0.0, why)
 
 
 def _of_our_gateway(change: _Rewrite, engine: EngineName, name: str) -> None:
-    deployment = change.asked
-    if (deployment.encode_fanout or 1) > 1:
-        if engine != "vllm":
-            why = (
-                f"{name} has no such bound"
-                if engine == "sglang"
-                else f"{name} encodes a request on one encoder"
-            )
-            change.set("encode_fanout", None, why, "unset")
-        elif deployment.topology == "disaggregated" and not deployment.alloc["prefill"]:
-            change.set("encode_fanout", None, "encode and prefill are one process on each GPU", "unset")
-    if engine != "vllm":
+    why = f"every instance of {name} preprocesses what it is sent"
+    change.set("preprocess_workers", None, why, "unset")
+    if engine == "vllm":
+        return
+    if (change.asked.encode_fanout or 1) > 1:
+        why = (
+            f"{name} has no such bound" if engine == "sglang" else f"{name} encodes a request on one encoder"
+        )
+        change.set("encode_fanout", None, why, "unset")
+    change.set("max_queue", None, f"nothing in front of {name} counts who waits for a first token", "unset")
+    if engine != "sglang":
+        why = f"nothing in front of {name} counts KV; an instance holds what its memory does"
+        change.set("kv_tokens", None, why, "unset")
         change.set(
-            "max_queue", None, f"nothing in front of {name} counts who waits for a first token", "unset"
+            "hardware",
+            None,
+            f"{name}'s pods are placed by the cluster: give each pool a nodeSelector",
+            "unset",
         )
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from has.core.deployment import Deployment
 from has.engine.engines import VERSIONS, check_model
 from has.engine.express import express
-from has.engine.plan import Change, EngineName, Instance, Plan, Role
+from has.engine.plan import Change, EngineName, Instance, Plan, Role, gpu_of
 from has.engine.sizes import Sizes
-from has.errors import InputError
+from has.errors import InfeasibleError, InputError
 
 NODE_GPUS = 8
 """GPUs of a node where the deployment names none."""
@@ -67,6 +67,9 @@ class NodePorts:
 
 @dataclass(slots=True)
 class _Node:
+    """`gpu`: type of its GPUs, empty where nothing asks for one."""
+
+    gpu: str
     free: int
     used: int = 0
     ports: NodePorts = field(default_factory=NodePorts)
@@ -104,8 +107,8 @@ def make_plan(
 ) -> Plan:
     """The plan of `deployment` on `engine` for a workload of `sizes`.
 
-    Raises InfeasibleError where the engine does not take the model, InputError where a worker does
-    not fit on a node.
+    Raises InfeasibleError where the engine does not take the model or cannot run the deployment, InputError
+    where a worker does not fit on a node.
     """
     encodes_apart = deployment.topology != "monolithic" and (
         deployment.topology == "e_pd" or deployment.alloc["prefill"] > 0
@@ -115,6 +118,17 @@ def make_plan(
     split = (
         sm_split and engine == "vllm" and emitted.topology == "disaggregated" and emitted.offload_fraction < 1
     )
+    if (
+        engine == "vllm"
+        and not split
+        and emitted.topology == "disaggregated"
+        and not emitted.alloc["prefill"]
+    ):
+        raise InfeasibleError(
+            "vLLM cannot run it as it is: encode and prefill on one GPU need an SM split, or prefill a pool of its own",
+            mend="has export --to vllm --experimental-sm-split, or --to sglang; or search a space whose alloc.prefill"
+            " begins at 1, as has search --on vllm does",
+        )
     per_node = deployment.gpus_per_node or max(NODE_GPUS, *(deployment.tp(p) for p in deployment.alloc.pools))
     front_ports = {"prometheus": front_port + 1} if engine == "sglang" else {}
     front = {front_port, *front_ports.values()}
@@ -156,10 +170,11 @@ def _place(
                 field="gpus_per_node",
                 value=per_node,
             )
-        node = next((i for i, n in enumerate(nodes) if n.free >= width), None)
+        gpu = gpu_of(group[0].role, deployment)
+        node = next((i for i, n in enumerate(nodes) if n.gpu == gpu and n.free >= width), None)
         if node is None:
             node = len(nodes)
-            nodes.append(_Node(per_node, ports=NodePorts(taken=front if node == 0 else ())))
+            nodes.append(_Node(gpu, per_node, ports=NodePorts(taken=front if node == 0 else ())))
         here = nodes[node]
         for w in group:
             gpus = tuple(range(here.used, here.used + w.gpus))

@@ -32,7 +32,15 @@ class Change:
         return f"{self.knob}: {_shown(self.asked)} becomes {_shown(self.emitted)}: {self.why}"
 
 
+def gpu_of(role: Role, deployment: Deployment) -> str:
+    """Type of GPU that `deployment` puts `role` on; empty where it names none."""
+    pool = "encode" if role in ("local_prefill", "encode_prefill") else role
+    return (deployment.hardware or {}).get(pool, "")
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} on {what}" for key, what in value.items())
     if isinstance(value, tuple):  # an SM table
         return ", ".join(f"batch {row.batch}: {row.encode_sm:g} %" for row in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -92,8 +100,17 @@ class Plan:
     front_ports: dict[str, int]
     """Further ports of the front, by purpose."""
 
+    def gpu_on(self, node: int) -> str:
+        """Type of GPU that `node` must have; empty where any will do."""
+        return gpu_of(next(i.role for i in self.instances if i.node == node), self.emitted)
+
     def of(self, *roles: Role) -> list[Instance]:
         return [instance for instance in self.instances if instance.role in roles]
+
+    @property
+    def encoder_budget(self) -> int | None:
+        """Most tokens of one medium that every encoder takes; None without encoders."""
+        return min((i.max_num_batched_tokens for i in self.of("encode")), default=None)
 
     @property
     def nodes(self) -> int:

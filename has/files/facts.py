@@ -117,6 +117,18 @@ def _find(known: dict[str, dict[str, Any]], name: str, what: str, allowed: str) 
     )
 
 
+def same_model(one: str, other: str) -> bool:
+    """Whether two names are of one model: equal, or a name of the facts and one of its Hugging Face ids."""
+
+    def key(name: str) -> str:
+        try:
+            return str(model(name)["name"])
+        except InputError:
+            return name
+
+    return one == other or key(one) == key(other)
+
+
 def similar_models(name: str) -> list[str]:
     """Models of the facts that `name` may be a slip for, the likeliest first; none where none is alike."""
     return near(_models(), name)

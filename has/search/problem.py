@@ -158,6 +158,8 @@ class Problem:
             fields.pop("sm_table", None)
             if (gpus := hardware(self.latency, candidate.topology)) is not None:
                 fields["hardware"] = gpus
+            if self.profile.metadata.dtype == "fp8":  # an engine quantizes only if it is told to
+                fields.setdefault("dtype", "fp8")
             if candidate.topology == "disaggregated":
                 fields["sm_table"] = self._sm_table(candidate.encode_batch)
             if candidate.topology != "monolithic" and fields.get("max_wait_ms") is None:

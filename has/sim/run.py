@@ -18,6 +18,7 @@ from has.core.requests import Requests
 from has.core.slo import Slo
 from has.core.workload import Workload
 from has.errors import InputError
+from has.files.facts import same_model
 from has.files.validate import validate
 from has.latency.lookup import LatencyModel
 from has.policy.arguments import real, whole
@@ -164,7 +165,7 @@ def profile_warnings(deployment: Deployment, latency: LatencyModel) -> list[str]
     """Where the profile is not of what the deployment deploys."""
     metadata = latency.metadata
     warnings = []
-    if metadata.model != deployment.model:
+    if not same_model(metadata.model, deployment.model):
         warnings.append(f"the profile is of model {metadata.model}, the deployment of {deployment.model}")
     for pool in deployment.alloc.pools:
         taken = latency.on(pool).metadata.tensor_parallel

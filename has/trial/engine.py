@@ -134,7 +134,7 @@ class _Trial:
             name=self.fleet.name,
             media_rate=media_rate or None,
             online=estimate == "online",
-            encoder_budget=self.fleet.encoder_budget(self.needed),
+            encoder_budget=self.needed.encoder_budget,
             ec_dir=self.fleet.ec_dir,
             seed=plan.seed,
             tap=self._tap,

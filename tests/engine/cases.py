@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from has.core.deployment import Deployment
+from has.engine.engines import VERSIONS
 from has.engine.place import make_plan
 from has.engine.plan import EngineName, Plan
 from has.engine.sizes import Sizes
@@ -63,6 +64,12 @@ def deployment(seed: int) -> Deployment:
         data["max_queue"] = rng.randint(8, 512)
     if topology != "monolithic" and rng.random() < 0.5:
         data["encode_fanout"] = rng.randint(1, 4)
+    if rng.random() < 0.3:
+        data["kv_tokens"] = rng.choice([50_000, 400_000])
+    if rng.random() < 0.2:
+        data["preprocess_workers"] = rng.randint(1, 4)
+    if rng.random() < 0.2:
+        data["dtype"] = "fp8"
     return Deployment.model_validate(data)
 
 
@@ -70,6 +77,22 @@ def sizes(seed: int) -> Sizes:
     rng = random.Random(1000 + seed)
     item, items = rng.choice([400, 2691, 6042, 16384]), rng.randint(1, 8)
     return Sizes(item, item * items, item * items + 600, {"image": items})
+
+
+def runs_on(engine: EngineName, seed: int, *, sm_split: bool = False) -> bool:
+    """Whether `engine` can run the deployment: on vLLM, our gateway cannot tell encode and prefill in one process apart."""
+    asked = deployment(seed)
+    one_process = asked.topology == "disaggregated" and not asked.alloc["prefill"]
+    return engine != "vllm" or sm_split or not one_process
+
+
+SEEDS = range(32)
+RUNS: list[tuple[EngineName, int]] = [
+    (engine, seed) for engine in VERSIONS for seed in SEEDS if runs_on(engine, seed)
+]
+VLLM_RUNS = [
+    (seed, split) for seed in SEEDS for split in (False, True) if runs_on("vllm", seed, sm_split=split)
+]
 
 
 def plan(seed: int, engine: EngineName, *, sm_split: bool = False) -> Plan:

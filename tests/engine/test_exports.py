@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -12,12 +13,23 @@ from has.engine.export import render
 from has.engine.flags import FOLDER
 from has.engine.place import ENCODER_BUDGET, make_plan
 from has.engine.plan import Plan, ports_of
+from has.engine.vllm.serve import attached
 from has.files.jsonl import parse_json
-from tests.engine.cases import Script, deployment, documents, plan, port_of, read_script, sizes
+from tests.engine.cases import (
+    RUNS,
+    SEEDS,
+    VLLM_RUNS,
+    Script,
+    deployment,
+    documents,
+    plan,
+    port_of,
+    read_script,
+    sizes,
+)
 from tests.engine.cluster_types import Claim, Graph, Picker
 from tests.engine.cluster_types import Deployment as KubernetesDeployment
 
-SEEDS = range(32)
 LLMD = parse_json((FOLDER / "llm-d-0.9.0.json").read_text(), "llm-d-0.9.0")
 
 
@@ -29,8 +41,7 @@ def script(made: Plan) -> Script:
     return read_script(files(made)["launch.sh"])
 
 
-@pytest.mark.parametrize("engine", VERSIONS)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("engine", "seed"), RUNS)
 def test_plan_is_the_deployment(engine, seed) -> None:
     made = plan(seed, engine)
     asked = deployment(seed)
@@ -56,8 +67,7 @@ def test_plan_is_the_deployment(engine, seed) -> None:
         assert made.emitted.encode_batch == 1
 
 
-@pytest.mark.parametrize("sm_split", [False, True])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "sm_split"), VLLM_RUNS)
 def test_vllm_script(seed, sm_split) -> None:
     made = plan(seed, "vllm", sm_split=sm_split)
     written = script(made)
@@ -96,9 +106,18 @@ def test_vllm_script(seed, sm_split) -> None:
             assert float(one.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) == (
                 share if role == "encode" else 100 - share
             )
-    attached = [word.split("=", 1) for word in written.front[written.front.index("--attach") + 1].split(",")]
-    assert [role for role, _ in attached] == [i.role for i in made.instances]
-    assert [port_of(url) for _, url in attached] == [i.port for i in made.instances]
+    given = written.front[written.front.index("--attach") + 1]
+    words = [word.split("=", 1) for word in given.split(",")]
+    assert [role for role, _ in words] == [i.role for i in made.instances]
+    assert [port_of(url) for _, url in words] == [i.port for i in made.instances]
+    urls = attached(given, made.emitted)
+    assert len({url for _, _, url in urls.all()}) == len(made.instances), "our gateway takes all of it"
+    flags = dict(pairwise(written.front))
+    if made.of("encode"):
+        assert flags["--ec-dir"] == "${EC_DIR}"
+        assert flags["--encoder-budget"] == str(made.of("encode")[0].max_num_batched_tokens)
+    else:
+        assert "--ec-dir" not in flags
     if sm_split:
         assert made.emitted.prefill_offload == made.asked.prefill_offload
 
@@ -138,8 +157,7 @@ def test_sglang_script(seed) -> None:
     assert decoders == [i.port for i in made.of("decode")]
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("engine", "seed"), [(e, s) for e, s in RUNS if e in ("vllm", "sglang")])
 def test_compose_says_what_the_script_says(engine, seed) -> None:
     made = plan(seed, engine)
     written, all_files = script(made), files(made)
@@ -221,7 +239,7 @@ def test_llmd_files(seed) -> None:
 
 @pytest.mark.parametrize("engine", VERSIONS)
 def test_every_change_is_said(engine) -> None:
-    for seed in SEEDS:
+    for seed in (s for e, s in RUNS if e == engine):
         made = plan(seed, engine)
         asked, emitted = made.asked.model_dump(), made.emitted.model_dump()
         changed = {name for name in asked if asked[name] != emitted[name]}
@@ -249,7 +267,7 @@ def test_only_our_gateway_bounds_queues_and_shares_a_requests_media(engine) -> N
 
 @pytest.mark.parametrize("engine", VERSIONS)
 def test_emitting_what_was_emitted_changes_nothing_more(engine) -> None:
-    for seed in SEEDS:
+    for seed in (s for e, s in RUNS if e == engine):
         once = plan(seed, engine)
         again = make_plan(once.emitted, engine, sizes(seed))
         assert again.emitted == once.emitted

@@ -12,11 +12,10 @@ from has.engine.artefacts import dynamo, llmd, sglang
 from has.engine.engines import VLLM_CPU
 from has.engine.export import render
 from has.engine.flags import FOLDER
-from tests.engine.cases import plan, read_script
+from tests.engine.cases import SEEDS, VLLM_RUNS, plan, read_script
 from tests.engine.engines import PYTHON, needs_engines, parser_of
 
 pytestmark = needs_engines
-SEEDS = range(32)
 
 VLLM = """
 try:
@@ -97,10 +96,10 @@ def kept_flags(name: str) -> list[str]:
 
 def test_vllm() -> None:
     commands = []
+    for seed, split in VLLM_RUNS:
+        text = render(plan(seed, "vllm", sm_split=split))[0].text
+        commands += [one.argv[2:] for one in read_script(text).started.values()]
     for seed in SEEDS:
-        for split in (False, True):
-            text = render(plan(seed, "vllm", sm_split=split))[0].text
-            commands += [one.argv[2:] for one in read_script(text).started.values()]
         made = plan(seed, "llm-d")
         commands += [llmd.arguments(instance, made)[1:] for instance in made.instances]
     said = parsed(VLLM, [str(parser_of("vllm"))], commands)

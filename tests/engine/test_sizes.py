@@ -8,7 +8,7 @@ from has.core.workload import Workload
 from has.engine.engines import VERSIONS
 from has.engine.place import ENCODER_BUDGET, make_plan
 from has.engine.sizes import Sizes, sizes
-from tests.engine.cases import MODEL, deployment
+from tests.engine.cases import MODEL, deployment, runs_on
 
 
 def workload(**entry) -> Workload:
@@ -50,7 +50,7 @@ def test_without_an_end_the_tail_is_said() -> None:
 @pytest.mark.parametrize("item", [4800, 6042, 20_000])
 def test_budgets_hold_the_largest_item(engine, item) -> None:
     """F12, for every engine's every instance that may see an item, whatever B."""
-    for seed in range(30):
+    for seed in (s for s in range(30) if runs_on(engine, s)):
         made = make_plan(deployment(seed), engine, Sizes(item, item, item + 500, {"image": 1}))
         assert all(instance.max_num_batched_tokens >= item for instance in made.instances)
 
@@ -59,7 +59,7 @@ def test_budgets_hold_the_largest_item(engine, item) -> None:
 def test_a_merged_batch_beyond_what_is_known_to_fit_is_cut_or_said(engine) -> None:
     """vLLM cuts a batch by its budget of tokens, Dynamo takes one request; SGLang's encoder looks at requests alone."""
     largest = 16_384
-    for seed in range(50):
+    for seed in (s for s in range(50) if runs_on(engine, s)):
         made = make_plan(deployment(seed), engine, Sizes(largest, largest, 17_000, {"image": 1}))
         for encoder in made.of("encode"):
             assert encoder.max_num_batched_tokens <= ENCODER_BUDGET
@@ -69,7 +69,7 @@ def test_a_merged_batch_beyond_what_is_known_to_fit_is_cut_or_said(engine) -> No
 
 
 def test_a_batch_beyond_the_encoder_budget_is_said() -> None:
-    seed = next(s for s in range(50) if (deployment(s).encode_batch or 0) == 16)
+    seed = next(s for s in range(50) if (deployment(s).encode_batch or 0) == 16 and runs_on("vllm", s))
     made = make_plan(deployment(seed), "vllm", Sizes(16_384, 16_384, 17_000, {"image": 1}))
     assert any("cut by tokens before B" in note for note in made.notes)
     assert all(i.max_num_batched_tokens == ENCODER_BUDGET for i in made.of("encode"))

@@ -597,3 +597,11 @@ def test_a_baseline_on_other_gpus_is_told_as_one(
     assert baselines_title(outcome.best.model_copy(update={"evidence": {**only, "baselines": {}}})).endswith(
         "on the same GPUs"
     )
+
+
+@pytest.mark.parametrize(("dtype", "proposed"), [("fp8", "fp8"), ("bfloat16", None)])
+def test_a_profile_of_quantized_weights_proposes_quantized_ones(dtype, proposed, workload: Workload) -> None:
+    """An engine quantizes only if it is told to; what a model is stored in, it takes by itself."""
+    usual = make_profile()
+    of_dtype = usual.model_copy(update={"metadata": usual.metadata.model_copy(update={"dtype": dtype})})
+    assert run(of_dtype, workload, trials=2).best.dtype == proposed

@@ -26,9 +26,10 @@ def header(plan: Plan, *, status: str) -> list[str]:
     """Comment lines that stand at the top of every artefact: for which engine version, and what changed."""
     lines = [
         f"Written by has {__version__} for {NAMES[plan.engine]} {plan.version}: names of flags and fields are that version's.",
-        f"{plan.emitted.label}, {plan.gpus} GPUs on {plan.nodes} node{'s' if plan.nodes > 1 else ''}, model {plan.asked.model}.",
+        f"{plan.emitted.label}, {plan.gpus} GPUs on {plan.nodes} node{'s' if plan.nodes > 1 else ''}, model {plan.emitted.model}.",
         status,
     ]
+    lines += [f"Node {node} has {gpu}." for node in range(plan.nodes) if (gpu := plan.gpu_on(node))]
     lines += [f"Changed from the recommendation: {change}" for change in plan.changes]
     lines += [f"Note: {note}" for note in plan.notes]
     return lines
@@ -72,6 +73,7 @@ def script_head(plan: Plan, *, status: str) -> str:
         + commented(header(plan, status=status))
         + f"""# Run it on every node with NODE set (0..{plan.nodes - 1}); Ctrl-C ends all that it started.
 set -euo pipefail
+cd "$(dirname "$0")"
 NODE=${{NODE:-0}}
 {hosts}
 READY_S=${{READY_S:-900}}

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from has.engine.artefacts.artefact import Artefact, emitted_file, header, one_document
+from has.engine.dtypes import dtype_flags
 from has.engine.engines import VERSIONS
 from has.engine.flags import check_flags, known_flags
 from has.engine.plan import Instance, Plan, Role
@@ -62,7 +63,7 @@ def graph(plan: Plan) -> dict[str, Any]:
         name = "".join(word.capitalize() for word in role.split("_")) + "Worker"
         components.append(_component(name, COMPONENTS[role], len(pool), container))
     name = (
-        re.sub(r"[^a-z0-9]+", "-", f"has-{plan.asked.model.rpartition('/')[2]}".lower())
+        re.sub(r"[^a-z0-9]+", "-", f"has-{plan.emitted.model.rpartition('/')[2]}".lower())
         .strip("-")[:40]
         .strip("-")
     )
@@ -76,7 +77,7 @@ def graph(plan: Plan) -> dict[str, Any]:
 
 def arguments(instance: Instance, plan: Plan) -> list[str]:
     """Arguments of `python -m dynamo.vllm` for one role: Dynamo's own, then vLLM's."""
-    argv = ["--model", plan.asked.model, "--served-model-name", plan.asked.model]
+    argv = ["--model", plan.emitted.model, "--served-model-name", plan.emitted.model]
     argv += ["--disaggregation-mode", MODES[instance.role]]
     if plan.sizes.items:
         argv.append("--enable-multimodal")
@@ -84,8 +85,7 @@ def arguments(instance: Instance, plan: Plan) -> list[str]:
         argv += ["--route-to-encoder", "--enable-mm-embeds"]
     if instance.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(instance.tensor_parallel)]
-    if plan.emitted.dtype is not None:
-        argv += ["--dtype", plan.emitted.dtype]
+    argv += dtype_flags(plan.emitted.dtype, language=instance.is_language)
     if instance.role == "encode":
         return [*argv, "--enforce-eager"]
     argv += ["--max-num-seqs", str(instance.max_num_seqs)]

@@ -85,7 +85,7 @@ def arguments(instance: Instance, plan: Plan) -> list[str]:
     """Arguments of vLLM in a pod of this role."""
     behind = instance.role in LAST and plan.asked.topology != "monolithic"
     in_pod = replace(instance, ports={"http": BEHIND_SIDECAR if behind else SERVED_PORT})
-    site = Site(plan.asked.model, plan.asked.model, EC_DIR)
+    site = Site(plan.emitted.model, plan.emitted.model, EC_DIR)
     argv = command(in_pod, plan, site, "0.0.0.0")
     return ["--model", site.model, *argv[3:]]
 
@@ -96,7 +96,7 @@ def _profile(name: str, picks: str) -> dict[str, Any]:
 
 def _name(plan: Plan) -> str:
     return (
-        re.sub(r"[^a-z0-9]+", "-", f"has-{plan.asked.model.rpartition('/')[2]}".lower())
+        re.sub(r"[^a-z0-9]+", "-", f"has-{plan.emitted.model.rpartition('/')[2]}".lower())
         .strip("-")[:40]
         .strip("-")
     )

@@ -20,6 +20,7 @@ from has.engine.artefacts.artefact import (
     script_head,
     shell_line,
 )
+from has.engine.dtypes import dtype_flags
 from has.engine.engines import ROUTER_OF_SGLANG
 from has.engine.flags import check_flags, known_flags
 from has.engine.plan import Instance, Plan
@@ -47,18 +48,19 @@ def render(plan: Plan) -> list[Artefact]:
 def command(instance: Instance, plan: Plan) -> list[str]:
     """`python -m sglang.launch_server ...` of one instance."""
     host = host_variable(instance.node)
-    argv = ["python3", "-m", "sglang.launch_server", "--model-path", plan.asked.model]
+    argv = ["python3", "-m", "sglang.launch_server", "--model-path", plan.emitted.model]
     argv += ["--host", host, "--port", str(instance.port), "--nccl-port", str(instance.ports["nccl"])]
-    argv += ["--served-model-name", plan.asked.model, "--enable-metrics"]
+    argv += ["--served-model-name", plan.emitted.model, "--enable-metrics"]
     if instance.tensor_parallel > 1:
         argv += ["--tp-size", str(instance.tensor_parallel)]
-    if plan.emitted.dtype is not None:
-        argv += ["--dtype", plan.emitted.dtype]
+    argv += dtype_flags(plan.emitted.dtype, language=instance.is_language)
     if instance.role == "encode":
         return [*argv, "--encoder-only", "--encoder-transfer-backend", "zmq_to_scheduler"]
     argv += ["--mem-fraction-static", f"{plan.emitted.gpu_memory_utilization:g}"]
     argv += ["--max-running-requests", str(instance.max_num_seqs)]
     argv += ["--chunked-prefill-size", str(instance.max_num_batched_tokens)]
+    if plan.emitted.kv_tokens is not None and instance.role in ("decode", "prefill_decode", "all"):
+        argv += ["--max-total-tokens", str(plan.emitted.kv_tokens)]
     if instance.role in ("prefill", "prefill_decode"):
         argv += ["--language-only", "--encoder-transfer-backend", "zmq_to_scheduler"]
         argv += ["--encoder-urls", *(f"http://{host_variable(e.node)}:{e.port}" for e in plan.of("encode"))]

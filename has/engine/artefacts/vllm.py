@@ -28,7 +28,7 @@ MPS_DIR = "/tmp/has-mps"
 
 def render(plan: Plan) -> list[Artefact]:
     """launch.sh and, a node each, a compose file."""
-    site = Site(plan.asked.model, plan.asked.model, EC_DIR)
+    site = Site(plan.emitted.model, plan.emitted.model, EC_DIR)
     for instance in plan.instances:
         argv = command(instance, plan, site, host_variable(instance.node))
         check_flags(argv, known_flags("vllm", plan.version))
@@ -40,23 +40,32 @@ def render(plan: Plan) -> list[Artefact]:
 
 
 def gateway_command(plan: Plan) -> list[str]:
-    """Our gateway on engines that run already: pools in order, as the deployment counts them."""
+    """Our gateway on engines that run already: pools in order, as the deployment counts them.
+
+    It removes embeddings when requests are over, and refuses a medium that no encoder takes.
+    """
     attached = ",".join(
         f"{instance.role}=http://{host_variable(instance.node)}:{instance.port}"
         for instance in plan.instances
     )
+    budget = plan.encoder_budget
     return [
         *("has", "deploy", "deployment.yaml", "--engine", "vllm", "--attach", attached),
+        *(("--ec-dir", EC_DIR, "--encoder-budget", str(budget)) if budget is not None else ()),
         *("--host", host_variable(0), "--port", str(plan.front_port)),
     ]  # fmt: skip
 
 
 def _script(plan: Plan, site: Site) -> str:
     text = script_head(plan, status=STATUS)
-    text += (
-        "# Embeddings pass through files here; all nodes with encode or prefill instances must share it.\n"
-    )
-    text += 'EC_DIR=${EC_DIR:-/dev/shm/has-ec}\nrm -rf "$EC_DIR"; mkdir -p "$EC_DIR"\n\n'
+    if plan.of("encode"):
+        shared = ":-/dev/shm" if plan.nodes == 1 else ":?set EC_DIR to a folder that all nodes share"
+        text += f"""# Embeddings pass through files, in a folder of our own below EC_DIR.
+EC_DIR=${{EC_DIR{shared}}}/has-ec-$HOST0-{plan.front_port}
+mkdir -p "$EC_DIR"
+[ "$NODE" != 0 ] || rm -rf "${{EC_DIR:?}}"/*  # what an earlier run left
+
+"""
     if any(instance.sm_percent is not None for instance in plan.instances):
         text += f"# EXPERIMENTAL: two processes share a GPU under MPS.\nexport CUDA_MPS_PIPE_DIRECTORY={MPS_DIR}\n"
         text += "mkdir -p $CUDA_MPS_PIPE_DIRECTORY; nvidia-cuda-mps-control -d || true\n\n"
@@ -81,7 +90,7 @@ def _compose(plan: Plan, site: Site, node: int) -> str:
         services["gateway"] = {
             "image": "python:3.12-slim",
             "network_mode": "host",
-            "volumes": ["./deployment.yaml:/deployment.yaml:ro"],
+            "volumes": ["./deployment.yaml:/deployment.yaml:ro", *_shared(plan)],
             "depends_on": {i.name: {"condition": "service_healthy"} for i in plan.instances if i.node == 0},
             "entrypoint": ["/bin/sh", "-c"],
             "command": [
@@ -92,9 +101,14 @@ def _compose(plan: Plan, site: Site, node: int) -> str:
     hosts = [f"HOST{n}: the address of node {n}" for n in range(plan.nodes)]
     lines = [
         *header(plan, status=STATUS),
-        f"Set in .env: {'; '.join(hosts)}; EC_DIR: a folder for embeddings",
+        f"Set in .env: {'; '.join([*hosts, *(['EC_DIR: a folder for embeddings'] if plan.of('encode') else [])])}",
     ]
     return one_document(lines, {"services": services})
+
+
+def _shared(plan: Plan) -> list[str]:
+    """What all containers see: the folder of embeddings, if there are any."""
+    return [f"{EC_DIR}:{EC_DIR}"] if plan.of("encode") else []
 
 
 def _service(instance: Instance, plan: Plan, site: Site) -> dict[str, Any]:
@@ -104,7 +118,7 @@ def _service(instance: Instance, plan: Plan, site: Site) -> dict[str, Any]:
         "network_mode": "host",
         "ipc": "host",
         "environment": environment(instance, site, host),
-        "volumes": ["${EC_DIR}:${EC_DIR}", "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"],
+        "volumes": [*_shared(plan), "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"],
         # The image's entrypoint is `vllm serve`.
         "command": command(instance, plan, site, host)[2:],
         "healthcheck": {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from has.engine.dtypes import dtype_flags
 from has.engine.engines import VERSIONS
 from has.engine.plan import Instance, Plan, Role
 
@@ -70,8 +71,8 @@ def command(instance: Instance, plan: Plan, site: Site, host: str) -> list[str]:
         argv += ["--max-model-len", str(site.context)]
     if instance.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(instance.tensor_parallel)]
-    if plan.emitted.dtype is not None and "--dtype" not in site.extra:
-        argv += ["--dtype", plan.emitted.dtype]
+    if "--dtype" not in site.extra:
+        argv += dtype_flags(plan.emitted.dtype, language=instance.is_language)
     argv += _memory(instance, plan, site)
     if instance.role == "encode":
         argv += [

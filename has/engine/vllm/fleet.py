@@ -19,6 +19,7 @@ from pathlib import Path
 
 from has.core.deployment import Deployment
 from has.device.host import cache_folder
+from has.engine.names import loadable
 from has.engine.place import FIRST_PORT, NodePorts, make_plan
 from has.engine.plan import Instance, Plan
 from has.engine.sizes import Sizes
@@ -32,6 +33,23 @@ HOST = "127.0.0.1"
 PORT_RANGES = 1024
 MOST_BATCH = 64
 """Requests an encoder of a fleet takes at once; the gateway bounds them below that."""
+
+
+def live_plan(deployment: Deployment, sizes: Sizes) -> Plan:
+    """What `deployment` needs of one machine. InfeasibleError where vLLM there cannot run it as it is."""
+    plan = make_plan(deployment, "vllm", sizes)
+    for change in plan.changes:
+        if change.knob in ("prefill_offload", "encode_batch"):
+            raise InfeasibleError(
+                f"vLLM cannot run it as it is: {change}",
+                mend="has export --to vllm writes the nearest that it can run",
+            )
+    if plan.nodes > 1:
+        raise InfeasibleError(
+            f"it needs {plan.nodes} nodes; live instances run on one",
+            mend="has export --to vllm writes what launches it on several",
+        )
+    return plan
 
 
 class Fleet:
@@ -65,7 +83,7 @@ class Fleet:
         self.folder = Path(tempfile.mkdtemp(prefix="has-vllm-", dir=shm if shm.is_dir() else None))
         self.ec_dir = self.folder / "ec"
         self.ec_dir.mkdir()
-        self.site = site(found, model, self.name, self.ec_dir, context=context, swappable=swappable)
+        self.site = site(found, loadable(model), self.name, self.ec_dir, context=context, swappable=swappable)
         self.launcher = Launcher(logs or self.folder / "logs", keep=keep, say=say)
         self.launcher.remove_at_end(self.folder)
         # A port is tried before the instance binds it, seconds later: fleets that start at once begin apart.
@@ -78,17 +96,7 @@ class Fleet:
         """What `deployment` needs here. InfeasibleError where this machine or vLLM cannot run it as it is."""
         if deployment.gpus > self.gpus:
             raise InfeasibleError(f"{deployment.gpus} GPUs are asked for, {self.gpus} are here")
-        plan = make_plan(deployment, "vllm", sizes)
-        for change in plan.changes:
-            if change.knob in ("prefill_offload", "encode_batch"):
-                raise InfeasibleError(f"vLLM cannot run it as it is: {change}")
-        if plan.of("encode_prefill"):
-            raise InfeasibleError(
-                "vLLM cannot run it as it is: encode and prefill on one GPU need an SM split"
-            )
-        if plan.nodes > 1:
-            raise InfeasibleError(f"it needs {plan.nodes} nodes; live instances run on one")
-        return plan
+        return live_plan(deployment, sizes)
 
     def arrange(self, plan: Plan) -> Urls:
         """Have the instances of `plan` running, and say where. RunError with the engine's reason if one does not start."""
@@ -122,10 +130,6 @@ class Fleet:
 
     def engine_at(self, url: str) -> Engine | None:
         return next((engine for engine in self._running.values() if engine.url == url), None)
-
-    def encoder_budget(self, plan: Plan) -> int | None:
-        """Most tokens of one medium, by the knob `max_num_batched_tokens`."""
-        return min((i.max_num_batched_tokens for i in plan.of("encode")), default=None)
 
     def clear(self) -> None:
         """Forget all embeddings: no trial finds what another has computed."""

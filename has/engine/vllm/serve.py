@@ -179,6 +179,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     attach: str | None = None,
+    ec_dir: Path | None = None,
+    encoder_budget: int | None = None,
     api_key: str | None = None,
     served_model_names: Sequence[str] = (),
     allowed_media_domains: Sequence[str] = (),
@@ -189,8 +191,10 @@ def serve(
 ) -> None:
     """Serve `deployment` on vLLM until SIGINT or SIGTERM, then drain; end all instances that were started.
 
-    attach  `role=URL,...` of instances that run already; else they are started here
-    sizes   what encoders are made for
+    attach          `role=URL,...` of instances that run already; else they are started here
+    ec_dir          the folder through which attached instances pass embeddings: a request's go when it is over
+    encoder_budget  most tokens of one medium that attached encoders take; larger are refused by that name
+    sizes           what encoders are made for that are started here
 
     Raises MissingError without vLLM, InfeasibleError for what vLLM cannot run as it is, RunError with
     the engine's own reason where an instance does not start.
@@ -201,15 +205,16 @@ def serve(
     allow_files()
     sock = listen(host, port)
     fleet = None
-    budget = None
     try:
         if urls is None:
             fleet = Fleet(installed(), deployment.model, deployment.gpus, swappable=False, say=say)
             plan = fleet.plan(deployment, sizes or default_sizes(deployment.model))
             say(f"starting {len(plan.instances)} vLLM instances; their logs are in {fleet.launcher.logs}")
-            urls, budget = fleet.arrange(plan), fleet.encoder_budget(plan)
+            urls, encoder_budget, ec_dir = fleet.arrange(plan), plan.encoder_budget, fleet.ec_dir
+        elif urls.encode and ec_dir is None:
+            say("nothing removes the embeddings of these instances: their folder is not known (--ec-dir)")
         front = Front(sock, say, api_key, served_model_names, allowed_media_domains, drain_s, on_ready)
-        run(_serve(deployment, urls, front, fleet, budget))
+        run(_serve(deployment, urls, front, fleet, encoder_budget, ec_dir))
     finally:
         if fleet is not None:
             fleet.close()
@@ -217,7 +222,12 @@ def serve(
 
 
 async def _serve(
-    deployment: Deployment, urls: Urls, front: Front, fleet: Fleet | None, encoder_budget: int | None
+    deployment: Deployment,
+    urls: Urls,
+    front: Front,
+    fleet: Fleet | None,
+    encoder_budget: int | None,
+    ec_dir: Path | None,
 ) -> None:
     opened: list[EngineWorkers] = []
 
@@ -230,7 +240,7 @@ async def _serve(
             media_rate=deployment.rate,
             online=deployment.rate_estimate != "known" or deployment.rate is None,
             encoder_budget=encoder_budget,
-            ec_dir=None if fleet is None else fleet.ec_dir,
+            ec_dir=ec_dir,
             max_queue=max_queue,
             observer=observer,
             tap=None if fleet is None else upkeep(fleet, front.say),
