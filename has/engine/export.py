@@ -17,6 +17,7 @@ from has.engine.place import make_plan
 from has.engine.plan import EngineName, Plan
 from has.engine.sizes import sizes
 from has.files.atomic import write_atomic
+from has.files.folders import make_folder
 from has.policy import SmPartitioner
 from has.sim.run import simulate
 
@@ -85,8 +86,8 @@ def score(plan: Plan, profile: Profile, workload: Workload, *, seed: int = 0) ->
 
 
 def write(artefacts: list[Artefact], folder: Path) -> list[Path]:
-    """Write all into `folder`, each at once or not at all; scripts become executable."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write all into `folder`, each at once or not at all; scripts become executable. InputError where that is no folder."""
+    make_folder(folder, "--out")
     written = []
     for artefact in artefacts:
         path = folder / artefact.name

@@ -51,7 +51,7 @@ def replace_atomic(path: str | Path, write: Callable[[Path], None]) -> None:
             temporary.unlink(missing_ok=True)
         _sync(path.parent)
     except OSError as error:
-        raise _unwritten(named, error) from error
+        raise unwritten(named, error) from error
 
 
 def clear_temporaries(folder: Path) -> None:
@@ -86,11 +86,14 @@ def _write_into(path: Path, write: Callable[[Path], None]) -> None:
         stream.write(raw)
 
 
-def _unwritten(path: Path, error: OSError) -> HasError:
+def unwritten(path: Path, error: OSError, kind: str = "file", field: str = "") -> HasError:
+    """Why a file or folder cannot be written, as its user can mend it; `field` is the option that named it."""
     why = f"cannot be written: {error.strerror or error}"
     if error.errno in _NO_ROOM:
-        return RunError(f"{path}: {why}", mend="make room there, or name a file elsewhere")
-    return InputError(why, where=str(path), mend="name a file in a folder that you may write to")
+        return RunError(f"{path}: {why}", mend=f"make room there, or name a {kind} elsewhere")
+    return InputError(
+        why, where=str(path), field=field, mend=f"name a {kind} in a folder that you may write to"
+    )
 
 
 def _write(path: Path, raw: bytes) -> None:

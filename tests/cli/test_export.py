@@ -55,3 +55,14 @@ def test_refusals(best, has, to, status, words) -> None:  # type: ignore[no-unty
     said = has("export", str(best), "--to", to)
     assert said.status == status
     assert words in said.err
+
+
+@pytest.mark.parametrize("below", ["", "/folder"])
+def test_a_file_where_the_folder_is_to_be_is_refused_by_the_options_name(best, tmp_path, has, below) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "taken").write_text("mine")
+    said = has("export", str(best), "--to", "vllm", "--out", f"taken{below}")
+    assert said.status == 2
+    assert "--out" in said.err
+    assert f"taken{below}" in said.err
+    assert "mend" in said.err
+    assert (tmp_path / "taken").read_text() == "mine"
