@@ -29,6 +29,7 @@ from has.core.trial import Trial, TrialState
 from has.core.workload import Workload
 from has.errors import InputError, RunError
 from has.files.atomic import clear_temporaries, write_atomic
+from has.files.folders import make_folder
 from has.files.jsonl import append_line, read_lines
 from has.files.names import did_you_mean
 from has.files.profile import load_profile, save_profile
@@ -212,7 +213,7 @@ class RunFolder:
         path = self.path / MANIFEST
         if resume and not path.exists():
             raise InputError("no run is there", where="argument", field="resume", value=str(self.path))
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path, "--run")
         self._take("resume" if resume else "run")
         clear_temporaries(self.path)
         if path.exists():
