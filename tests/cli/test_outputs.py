@@ -46,6 +46,11 @@ def small(inputs: Path) -> Path:
             "--out",
             "folder.csv",
         ),
+        (
+            ("trace", "convert", "w.yaml", "--format", "azure", "--out", "folder.csv"),
+            "--out",
+            "folder.csv",
+        ),
         (("profile", "--device", "cpu", "--out", "file/p.parquet"), "--out", "file/p.parquet"),
         (("profile", "--device", "cpu", "--out", "p.txt"), "--out", "p.txt"),
     ],
