@@ -108,6 +108,23 @@ def explain(
     }
 
 
+def explain_worst(
+    deployment: Deployment, profile: Profile, asked: Sequence[tuple[Workload, Slo]], **arguments: Any
+) -> dict[str, Any]:
+    """`explain` under the workload that the deployment serves worst, each held to its SLO: the one that decides (`worst`).
+
+    Adds `workload`, the name of that one, and `attainments` under each, in order.
+    """
+    told = [explain(deployment, profile, workload, slo=slo, **arguments) for workload, slo in asked]
+    attained = [of["figures"]["attainment"] for of in told]
+    at = min(range(len(told)), key=lambda i: (attained[i], told[i]["figures"]["goodput_rps"]))
+    each = [
+        {"workload": workload.name, "attainment": share}
+        for (workload, _), share in zip(asked, attained, strict=True)
+    ]
+    return {**told[at], "workload": asked[at][0].name, "attainments": each}
+
+
 class _Asker:
     def __init__(
         self,
