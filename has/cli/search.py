@@ -132,6 +132,14 @@ def _write_page(t: Talk, run: Path) -> None:
         t.warn(f"{page} was not written: {why}\n  once more: {again}")
 
 
+def _other_rate(plan: SearchPlan, outcome: Outcome) -> str:
+    """The option without which the workload would be explained at a rate of its own, which is not the answer's."""
+    first = plan.arguments["workload"][0]
+    max_rate = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"
+    asked = max_rate or plan.arguments["rate"] is not None
+    return f" --rate {outcome.best.rate:g}" if asked and outcome.best.rate != first.arrivals.rate else ""
+
+
 def _answer(plan: SearchPlan, outcome: Outcome) -> RenderableType:
     from has.report.answer import answer_lines, baseline_table, baselines_title, price_words
     from has.report.document import Document, Section
@@ -146,9 +154,7 @@ def _answer(plan: SearchPlan, outcome: Outcome) -> RenderableType:
     if len(outcome.trials) < plan.budget and plan.arguments["sampler"] != "grid":
         how += f" of {plan.budget}: nothing more was to be gained"
     files = [f"written: {plan.out}", f"run: {plan.run}   report: {plan.run / PAGE}"]
-    # A largest rate is what the workload's own is not; without --rate that one would be explained.
-    rates_differ = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"
-    at = f" --rate {outcome.best.rate:.4g}" if rates_differ else ""
+    at = _other_rate(plan, outcome)
     best = shlex.quote(str(plan.out))
     next_line = f"next: has deploy {best}    why this one: has explain {best}{at}"
     prices = price_words((outcome.best.evidence or {}).get("cost") or {})

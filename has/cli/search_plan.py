@@ -152,6 +152,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     from has.files.space import load_space
     from has.files.workload import load_workload
     from has.search import samplers
+    from has.search.arguments import refuse_rates_of_max_rate
 
     if given.gpus is None:
         raise InputError(
@@ -160,6 +161,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
             field="--gpus",
             mend="has search --gpus 8",
         )
+    refuse_rates_of_max_rate(given.objective, given.rate)
     # Everything a person wrote is read before anything is measured.
     space = None if given.space is None else load_space(given.space)
     workloads = [load_workload(path) for path in given.workload or ()]
