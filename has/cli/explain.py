@@ -47,8 +47,6 @@ def command(
         precedence.warn_of_seconds(t, slo)
         if not kernel_is_cached():
             t.say("compiling the simulator, once for this machine: about half a minute")
-        for warning in fits_hardware(plan, evidence.latency):
-            t.warn(warning)
         further = [(w, precedence.with_options(w.slo or slo, asked)) for w in evidence.further]
         told = explain_worst(
             plan,
@@ -58,4 +56,6 @@ def command(
             seed=seed,
             pool_profiles=evidence.pools,
         )
+        for warning in [*fits_hardware(plan, evidence.latency), *told["warnings"]]:
+            t.warn(warning)
         t.result(told, lambda: draw(describe_explanation(plan, told)))

@@ -128,6 +128,7 @@ def test_a_batch_that_is_never_launched_is_told_with_what_launches_it(arrivals, 
     words = "1 request never encoded" if len(arrivals) == 1 else "2 requests never encoded"
     assert f"warning: {words}" in said.err
     assert "--as-deployed" in said.err
+    assert f"warning: {words}" in has("explain", *trace[1:]).err
     capped = has(*trace, "--as-deployed")
     assert capped.json["completed"] == len(arrivals)
     assert "never encoded" not in capped.err
