@@ -11,6 +11,7 @@ import typer
 from has.cli import options, precedence
 from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
+from has.cli.failure import once_answered
 from has.core.words import plural
 from has.errors import InputError
 
@@ -106,7 +107,7 @@ def command(
         from has.report.terminal import draw
         from has.trial.url import bench_url
 
-        options.ending(records, (".csv", ".parquet"), "--records")
+        options.target(records, "--records", (".csv", ".parquet"))
         defaults = Defaults()
         wanted = load_workload(workload)
         slo = _slo(wanted, slo_of(goodput), defaults)
@@ -119,15 +120,16 @@ def command(
         for warning in run.warnings:
             t.warn(warning)
         figures = run.figures(slo, warmup_s)
-        if records is not None:
-            save_records(run.records, records, met(run.records, slo))
-            t.say(f"records of {plural(len(requests), 'request')} written to {records}")
         t.result(
             figures,
             lambda: draw(
                 Document(f"Bench of {run.model} at {url}", [slo_words(slo)], parts.sections(figures))
             ),
         )
+        if records is not None:
+            with once_answered():
+                save_records(run.records, records, met(run.records, slo))
+                t.say(f"records of {plural(len(requests), 'request')} written to {records}")
 
 
 def _slo(workload: Workload, bounds: dict[str, float], defaults: Defaults) -> Slo:

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from has.cli import options
 from has.cli.console import Talk
 from has.cli.defaults import Defaults
 from has.core.words import percent, plural
@@ -62,6 +63,7 @@ def estimate(
             "the fewest GPUs with room for the KV of 32,768 tokens",
         )
     path = defaults.pick("--out", out, Path(f"{file_name(metadata.device, metadata.model)}.parquet"))
+    options.target(path, "--out", options.PROFILES)
     defaults.tell(t)
     save_profile(profile, path)
     return profile, path

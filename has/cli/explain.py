@@ -29,13 +29,15 @@ def command(
         from has.files.deployment import load_deployment
         from has.report.explanation import describe_explanation
         from has.report.terminal import draw
-        from has.search.explain import explain
+        from has.search.explain import explain_worst
         from has.search.pools import fits_hardware
         from has.sim.run import kernel_is_cached
 
         defaults = Defaults()
         plan = load_deployment(deployment)
-        evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults, pool_profile)
+        evidence = inputs.evidence_for(
+            plan, deployment, profile, workload, defaults, pool_profile, all_workloads=True
+        )
         precedence.note_rate(rate, evidence.workload, plan, defaults)
         asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "attainment": attainment}
         slo = precedence.slo_in_force(asked, evidence.workload, plan, defaults)
@@ -45,15 +47,15 @@ def command(
         precedence.warn_of_seconds(t, slo)
         if not kernel_is_cached():
             t.say("compiling the simulator, once for this machine: about half a minute")
-        for warning in fits_hardware(plan, evidence.latency):
-            t.warn(warning)
-        told = explain(
+        further = [(w, precedence.with_options(w.slo or slo, asked)) for w in evidence.further]
+        told = explain_worst(
             plan,
             evidence.profile,
-            evidence.workload,
-            rate=rate,
+            [(evidence.workload, slo), *further],
+            rate=rate or (evidence.workload.arrivals.rate if further else None),  # the first one's is all's
             seed=seed,
-            slo=slo,
             pool_profiles=evidence.pools,
         )
+        for warning in [*fits_hardware(plan, evidence.latency), *told["warnings"]]:
+            t.warn(warning)
         t.result(told, lambda: draw(describe_explanation(plan, told)))

@@ -10,6 +10,8 @@ import errno
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,19 @@ def show_failure(failure: BaseException, arguments: list[str]) -> int:
     if "--json" in arguments:
         write_json({"error": describe(error)})
     return error.exit_status
+
+
+@contextmanager
+def once_answered() -> Iterator[None]:
+    """What follows the answer, such as files that were asked for too: a failure is told on stderr and by the status.
+
+    stdout has the answer already, and with `--json` no room for a second document.
+    """
+    try:
+        yield
+    except HasError as error:
+        complain(f"error: {error}")
+        raise typer.Exit(error.exit_status) from None
 
 
 def _interrupted(failure: BaseException, arguments: list[str]) -> int:

@@ -192,13 +192,15 @@ def example_workload(model: str) -> Path:
 class Evidence:
     """What a deployment is judged with: a profile and a workload, and where they came from.
 
-    `pools`: profiles of pools whose GPUs are of another type.
+    `pools`: profiles of pools whose GPUs are of another type. `further`: the other workloads of its run, where no
+    workload was given.
     """
 
     profile: Profile
     workload: Workload
     run: Path | None
     pools: dict[str, Profile] = field(default_factory=dict)
+    further: tuple[Workload, ...] = ()
 
     @property
     def latency(self) -> LatencyModel:
@@ -232,10 +234,16 @@ def evidence_for(
     workload: Path | None,
     defaults: Defaults,
     pools: Sequence[str] | None = None,
+    *,
+    all_workloads: bool = False,
 ) -> Evidence:
-    """Profile and workload for a deployment: what was given, else its run's copies, else what fits and ships."""
+    """Profile and workload for a deployment: what was given, else its run's copies, else what fits and ships.
+
+    A command takes one workload, the first of a run that was asked about several, unless it takes `all_workloads`.
+    """
     from has.files.profile import load_profile
     from has.files.workload import load_workload
+    from has.search.journal import further_workloads
 
     run = run_of(deployment, file)
     own = pool_profiles(pools)
@@ -257,14 +265,23 @@ def evidence_for(
             defaults.note(
                 "--profile", profile, "the newest that fits; the deployment names no run that is here"
             )
+    others: list[Path] = []
     if workload is None:
         workload = _run_copy(run, "workload.yaml")
-        if workload is not None:
-            defaults.note("--workload", workload, "the copy its run kept")
+        if run is not None and workload is not None:
+            others = further_workloads(run)
+            count = 1 + len(others)
+            if others and all_workloads:
+                defaults.note("--workload", workload, f"and {len(others)} more: all that its run kept count")
+            elif others:
+                defaults.note("--workload", workload, f"the first of {count} that its run kept")
+            else:
+                defaults.note("--workload", workload, "the copy its run kept")
         else:
             workload = example_workload(deployment.model)
             defaults.note("--workload", workload, "the example for the model")
-    return Evidence(load_profile(profile), load_workload(workload), run, own)
+    further = tuple(map(load_workload, others)) if all_workloads else ()
+    return Evidence(load_profile(profile), load_workload(workload), run, own, further)
 
 
 def pool_profiles(given: Sequence[str] | None) -> dict[str, Profile]:

@@ -11,6 +11,7 @@ import typer
 
 from has.core.limits import MOST, MOST_COUNT, MOST_GPUS, MOST_REQUESTS, MOST_SEED
 from has.errors import InputError
+from has.files.atomic import check_writable
 
 
 def _number(text: str | float) -> float:
@@ -159,16 +160,23 @@ def to_write(text: str | Path) -> Path:
 STDOUT_NAMES = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
-def ending(file: Path | None, allowed: tuple[str, ...], option: str) -> None:
-    """Refuse a file to be written, before any work, whose ending says no kind that can be."""
-    if file is not None and file.suffix.lower() not in allowed:
+PROFILES = (".parquet", ".csv")
+"""Kinds of file that a profile is written to."""
+
+
+def target(file: Path | None, option: str, endings: tuple[str, ...] = ()) -> None:
+    """Refuse a file to be written, before any work, whose ending says no kind that can be, or that cannot be written."""
+    if file is None:
+        return
+    if endings and file.suffix.lower() not in endings:
         raise InputError(
             f"unknown kind of file: {file.suffix or 'no ending'}",
             where="argument",
             field=option,
             value=str(file),
-            allowed=f"a file ending in {' or '.join(allowed)}",
+            allowed=f"a file ending in {' or '.join(endings)}",
         )
+    check_writable(file, option)
 
 
 # -- options of more than one command; those of search alone are in `search_options` -----------------

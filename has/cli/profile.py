@@ -199,6 +199,7 @@ def command(
             defaults.note("--quick", "", "few points; --full for all")
         size = "full" if full else "quick"
         out = Path(defaults.pick("--out", out, inputs.profile_path(name, place)))
+        options.target(out, "--out", options.PROFILES)
         if place == "cpu":
             virtual_gpus = defaults.pick("--virtual-gpus", virtual_gpus, 8)
         defaults.note("--seed", seed)
@@ -235,6 +236,7 @@ def _on_vllm(
 
     name = engine.named_model(model)
     path = Path(defaults.pick("--out", out, engine.profile_path(name)))
+    options.target(path, "--out", options.PROFILES)
     defaults.note("--seed", seed)
     defaults.tell(t)
     view = _ProgressView(t)

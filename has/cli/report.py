@@ -30,11 +30,16 @@ def command(
     """
     with talk(json=json, quiet=quiet) as t:
         from has.files.atomic import write_atomic
+        from has.files.folders import make_folder
         from has.report.run import load_run, run_data, save_tables
         from has.report.run_document import describe_run, run_page
         from has.report.terminal import draw
 
         run = load_run(run_dir)
+        options.target(html, "--html")
+        for folder, option in ((csv, "--csv"), (parquet, "--parquet")):
+            if folder is not None:
+                make_folder(folder, option)
         written: list[Path] = []
         if html is not None:
             write_atomic(html, run_page(run))

@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from has.cli import options, search_options
-from has.cli.console import Talk, complain, talk
+from has.cli.console import Talk, talk
 from has.cli.defaults import Defaults
-from has.cli.failure import Interrupted
+from has.cli.failure import Interrupted, as_has_error, once_answered
 from has.core.words import plural
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from has.cli.search_plan import SearchPlan
     from has.search.outcome import Outcome
 
+PAGE = "report.html"
 LOOKED_FOR_CYCLES = (50_000, 20, 20)
 """How often garbage is looked for: by Python's own measure (700, 10, 10) an eighth of a search's time went into it."""
 
@@ -81,6 +80,7 @@ def _search(t: Talk, plan: SearchPlan) -> None:
     from has.cli import wiring
     from has.cli.search_view import SearchView
     from has.errors import InfeasibleError
+    from has.files.deployment import save_deployment
     from has.search.run import search
     from has.sim.run import kernel_is_cached
 
@@ -100,11 +100,12 @@ def _search(t: Talk, plan: SearchPlan) -> None:
         infeasible, outcome = error, error.least_bad
     except KeyboardInterrupt:
         raise _interrupted(plan) from None
-    page = _write(plan, outcome)
-    t.result(outcome.as_json() | {"out": plan.out}, lambda: _answer(plan, outcome, page))
-    if infeasible is not None:
-        complain(f"error: {infeasible}")
-        raise typer.Exit(infeasible.exit_status)
+    t.result(outcome.as_json() | {"out": plan.out}, lambda: _answer(plan, outcome))
+    with once_answered():
+        save_deployment(outcome.best, plan.out)
+        _write_page(t, plan.run)
+        if infeasible is not None:
+            raise infeasible
 
 
 def _interrupted(plan: SearchPlan) -> Interrupted:
@@ -116,21 +117,30 @@ def _interrupted(plan: SearchPlan) -> Interrupted:
     return Interrupted(f"{plural(finished, 'finished trial')} kept in {plan.run}", plan.resume_line)
 
 
-def _write(plan: SearchPlan, outcome: Outcome) -> Path:
-    """The deployment where it was asked for, and the run's page; returns the page."""
+def _write_page(t: Talk, run: Path) -> None:
+    """`report.html` of the run. The search is done and answered: that its page cannot be drawn is a warning."""
     from has.files.atomic import write_atomic
-    from has.files.deployment import save_deployment
     from has.report.run import load_run
     from has.report.run_document import run_page
 
-    plan.out.parent.mkdir(parents=True, exist_ok=True)
-    save_deployment(outcome.best, plan.out)
-    report = plan.run / "report.html"
-    write_atomic(report, run_page(load_run(plan.run)))
-    return report
+    page = run / PAGE
+    try:
+        write_atomic(page, run_page(load_run(run)))
+    except Exception as error:
+        why = str(as_has_error(error)).splitlines()[0]
+        again = shlex.join(["has", "report", str(run), "--html", str(page)])
+        t.warn(f"{page} was not written: {why}\n  once more: {again}")
 
 
-def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
+def _other_rate(plan: SearchPlan, outcome: Outcome) -> str:
+    """The option without which the workload would be explained at a rate of its own, which is not the answer's."""
+    first = plan.arguments["workload"][0]
+    max_rate = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"
+    asked = max_rate or plan.arguments["rate"] is not None
+    return f" --rate {outcome.best.rate:g}" if asked and outcome.best.rate != first.arrivals.rate else ""
+
+
+def _answer(plan: SearchPlan, outcome: Outcome) -> RenderableType:
     from has.report.answer import answer_lines, baseline_table, baselines_title, price_words
     from has.report.document import Document, Section
     from has.report.terminal import draw
@@ -143,10 +153,8 @@ def _answer(plan: SearchPlan, outcome: Outcome, page: Path) -> RenderableType:
     )
     if len(outcome.trials) < plan.budget and plan.arguments["sampler"] != "grid":
         how += f" of {plan.budget}: nothing more was to be gained"
-    files = [f"written: {plan.out}", f"run: {plan.run}   report: {page}"]
-    # A largest rate is what the workload's own is not; without --rate that one would be explained.
-    rates_differ = (outcome.best.evidence or {}).get("objective", {}).get("name") == "max-rate"
-    at = f" --rate {outcome.best.rate:.4g}" if rates_differ else ""
+    files = [f"written: {plan.out}", f"run: {plan.run}   report: {plan.run / PAGE}"]
+    at = _other_rate(plan, outcome)
     best = shlex.quote(str(plan.out))
     next_line = f"next: has deploy {best}    why this one: has explain {best}{at}"
     prices = price_words((outcome.best.evidence or {}).get("cost") or {})

@@ -125,6 +125,8 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
     from has.search.journal import read_manifest
     from has.search.run import resume_inputs
 
+    out = defaults.pick("--out", given.out, BEST)
+    options.target(out, "--out")
     arguments = resume_inputs(given.resume)
     if given.trials is not None:
         arguments["trials"] = given.trials
@@ -135,7 +137,7 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
         live=question["on"] != "simulated",
         engine="vllm" if question["on"] == "vllm" else "",
         run=given.resume,
-        out=defaults.pick("--out", given.out, BEST),
+        out=out,
         trial_profile=given.trial_profile,
         trial_noise=given.trial_noise or 0.0,
         baselines=tuple(given.baseline or ()),
@@ -145,10 +147,12 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
 
 def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     """A new search; measures a quick profile where none fits."""
+    from has.files.folders import make_folder
     from has.files.profile import load_profile
     from has.files.space import load_space
     from has.files.workload import load_workload
     from has.search import samplers
+    from has.search.arguments import refuse_rates_of_max_rate
 
     if given.gpus is None:
         raise InputError(
@@ -157,6 +161,7 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
             field="--gpus",
             mend="has search --gpus 8",
         )
+    refuse_rates_of_max_rate(given.objective, given.rate)
     # Everything a person wrote is read before anything is measured.
     space = None if given.space is None else load_space(given.space)
     workloads = [load_workload(path) for path in given.workload or ()]
@@ -197,6 +202,9 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
     _note_slo(given, workloads[0], baselines, talk, defaults)
     out = defaults.pick("--out", given.out, BEST)
     run = defaults.pick("--run", given.run, _new_run_folder(model, given.gpus))
+    options.target(out, "--out")
+    if given.run is not None:
+        make_folder(given.run, "--run")
     if profile is None and on_vllm:
         profile = engine.profile_for_search(model, seed, talk, defaults)
     elif profile is None:

@@ -39,6 +39,7 @@ def command(
     with the defaults filled in.
     """
     with talk(json=json, quiet=quiet) as t:
+        options.target(html, "--html")
         document, data = read(file, rows=json)
         if html is not None:
             from has.files.atomic import write_atomic

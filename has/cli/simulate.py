@@ -9,6 +9,7 @@ import typer
 from has.cli import inputs, options, precedence
 from has.cli.console import talk
 from has.cli.defaults import Defaults
+from has.cli.failure import once_answered
 from has.core.words import plural
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def command(
         from has.sim.draw import DEFAULT_REQUESTS
         from has.sim.run import kernel_is_cached, simulate_run
 
-        options.ending(records, (".csv", ".parquet"), "--records")
+        options.target(records, "--records", (".csv", ".parquet"))
         defaults = Defaults()
         plan = load_deployment(deployment)
         evidence = inputs.evidence_for(plan, deployment, profile, workload, defaults, pool_profile)
@@ -97,12 +98,13 @@ def command(
         )
         for warning in [*fits_hardware(plan, evidence.latency), *run.warnings]:
             t.warn(warning)
-        if records is not None:
-            save_records(run.records, records, met(run.records, run.slo))
-            t.say(f"records of {plural(len(run.records.requests), 'request')} written to {records}")
         title = f"Simulated: {plan.label}, {plural(plan.gpus, 'GPU')}, {plan.model}"
         lead = [slo_words(run.slo), *filter(None, [source])]
         t.result(run.figures, lambda: draw(Document(title, lead, parts.sections(run.figures))))
+        if records is not None:
+            with once_answered():
+                save_records(run.records, records, met(run.records, run.slo))
+                t.say(f"records of {plural(len(run.records.requests), 'request')} written to {records}")
 
 
 def _as_served(plan: Deployment, workload: Workload, as_deployed: bool, defaults: Defaults) -> Deployment:

@@ -114,6 +114,7 @@ def convert(
         from has.report.terminal import draw
         from has.report.traffic import traffic_sections
 
+        options.target(out, "--out")
         conversion = run(
             source,
             format,

@@ -54,6 +54,27 @@ def replace_atomic(path: str | Path, write: Callable[[Path], None]) -> None:
         raise unwritten(named, error) from error
 
 
+def check_writable(path: str | Path, field: str) -> None:
+    """Refuse, before work begins, what could not be put at `path` after it; leaves nothing behind.
+
+    `field` is the option that named it. Raises as `write_atomic` does; missing folders are not made yet.
+    """
+    named = Path(path)
+    try:
+        if _is_stream(named):
+            # Not opened: who reads a pipe would take its closing for the end.
+            if not os.access(named, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        target = named.resolve() if named.is_symlink() else named.absolute()
+        folder = next(above for above in target.parents if above.exists())
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=".tmp")
+        os.close(handle)
+        Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritten(named, error, field=field) from error
+
+
 def clear_temporaries(folder: Path) -> None:
     """Remove what writes into `folder` left behind whose process was killed. Nobody else may be writing there."""
     for path in folder.iterdir():
@@ -91,9 +112,10 @@ def unwritten(path: Path, error: OSError, kind: str = "file", field: str = "") -
     why = f"cannot be written: {error.strerror or error}"
     if error.errno in _NO_ROOM:
         return RunError(f"{path}: {why}", mend=f"make room there, or name a {kind} elsewhere")
-    return InputError(
-        why, where=str(path), field=field, mend=f"name a {kind} in a folder that you may write to"
-    )
+    mend = f"name a {kind} in a folder that you may write to"
+    if field:
+        return InputError(why, where="argument", field=field, value=str(path), mend=mend)
+    return InputError(why, where=str(path), mend=mend)
 
 
 def _write(path: Path, raw: bytes) -> None:

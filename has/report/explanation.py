@@ -20,6 +20,7 @@ def describe_explanation(deployment: Deployment, told: Mapping[str, Any]) -> Doc
     estimated = source_words(told.get("prediction_source"), told.get("profile_error"))
     lead += [estimated] if estimated and estimated not in lead else []
     lead += [
+        *_worst_words(told),
         _binding_words(told),
         f"Simulated at {number(told['rate'])} requests/s: {one_line(told['figures'])}.",
     ]
@@ -34,6 +35,17 @@ def describe_explanation(deployment: Deployment, told: Mapping[str, Any]) -> Doc
         _others(deployment, told),
     ]
     return Document(f"Why {deployment.label}", lead, [section for section in sections if section is not None])
+
+
+def _worst_words(told: Mapping[str, Any]) -> list[str]:
+    """Of which workload all this is, where there are several."""
+    each = told.get("attainments") or ()
+    if len(each) < 2:
+        return []
+    attained = ", ".join(f"{of['workload']} {percent(of['attainment'])}" for of in each)
+    return [
+        f"Of {len(each)} workloads {told['workload']} is served worst, and decides (SLO met: {attained})."
+    ]
 
 
 def _binding_words(told: Mapping[str, Any]) -> str:

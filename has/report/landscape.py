@@ -43,6 +43,8 @@ class Landscape:
     values: Mapping[int, Floats]
     answer: str = ""
     """The answer's allocation, where it is among them."""
+    beyond: tuple[int, ...] = ()
+    """Values of B that lie beyond the profile's reach, and are not among `values`."""
 
 
 def landscape(
@@ -55,14 +57,18 @@ def landscape(
     tried: Sequence[Candidate],
     few: Callable[[int], Requests] | None = None,
 ) -> Landscape | None:
-    """None where no split is disaggregated.
+    """None where no split is disaggregated, or every B is beyond the profile's reach.
 
     `tried` are splits to look at whatever else is. `few` gives so many of `requests`, the first if it is None.
     """
     problem = predictor.problem
     of_split: dict[Allocation, list[Candidate]] = {}
+    beyond: set[int] = set()
     for c in _points(space, problem.gpus, [answer, *tried]):
-        of_split.setdefault(c.allocation, []).append(c)
+        if problem.beyond_reach(c.encode_batch):
+            beyond.add(c.encode_batch)
+        else:
+            of_split.setdefault(c.allocation, []).append(c)
     if not of_split:
         return None
     times = longer(problem.gpus)
@@ -78,12 +84,7 @@ def landscape(
     shares = tuple(sorted({c.share for split in shown for c in of_split[split]}))
     batches = sorted({c.encode_batch for split in shown for c in of_split[split]})
     values = {batch: np.full((len(shown), len(shares)), np.nan) for batch in batches}
-    looked = [
-        (i, c)
-        for i, split in enumerate(shown)
-        for c in of_split[split]
-        if not problem.beyond_reach(c.encode_batch)
-    ]
+    looked = [(i, c) for i, split in enumerate(shown) for c in of_split[split]]
     deployments = [problem.deployment(c) for _, c in looked]
     found = side_by_side(predictor, lambda by, d: rate * by.point(d, rate, each).attainment, deployments)
     for (i, c), value in zip(looked, found, strict=True):
@@ -98,6 +99,7 @@ def landscape(
         shares,
         {batch: table[order] for batch, table in values.items()},
         split_words(*chosen) if chosen in shown else "",
+        tuple(sorted(beyond)),
     )
 
 

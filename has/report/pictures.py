@@ -70,6 +70,7 @@ def landscape(found: Landscape, best: Deployment) -> Panels:
         f"points shown {near} lie within 1 % of the best of them, {found.allocations[i]} B{b} s{found.shares[j]:g}, and {nothing} "
         "give less than half of it. A cross marks the answer; empty fields are no configurations."
         + (" A number in brackets: GPUs of one worker." if any("(" in a for a in found.allocations) else "")
+        + (f" Beyond the profile's reach: B = {', '.join(map(str, found.beyond))}." if found.beyond else "")
     )
     return Panels(pictures, words)
 
@@ -237,9 +238,13 @@ def distribution(
     curves: Sequence[tuple[str, Any]],
     seen_ms: Mapping[str, float | None],
     bound_ms: float,
+    rate: float,
     tried: str = "measured",
 ) -> Picture:
-    """Share of requests within a latency: simulated as lines, percentiles of the trial as marks, the SLO upright."""
+    """Share of requests within a latency: simulated at `rate` as lines, percentiles of the trial as marks, the SLO upright.
+
+    `tried` says of the trial at which rate it was, and whether it was measured.
+    """
     seen = [(seen_ms.get(f"p{q}"), q) for q in (50, 90, 99)]
     known = [(float(v), float(q)) for v, q in seen if v is not None]
     longest = max((float(np.quantile(v, 0.98)) for _, v in curves if len(v)), default=bound_ms)
@@ -263,7 +268,10 @@ def distribution(
         f"{whose} {percent(float(np.mean(np.asarray(v) <= bound_ms)))}" for whose, v in curves if len(v)
     )
     return Picture(
-        traces, shape, f"Distribution of {name}", f"Within the bound of {number(bound_ms)} ms: {within}."
+        traces,
+        shape,
+        f"Distribution of {name} at {number(rate)} requests/s",
+        f"Within the bound of {number(bound_ms)} ms at {number(rate)} requests/s: {within}.",
     )
 
 

@@ -18,6 +18,7 @@ from has.core.deployment import Deployment
 from has.core.trial import Trial
 from has.errors import InputError
 from has.files.deployment import load_deployment
+from has.files.folders import make_folder
 from has.files.jsonl import read_lines
 from has.files.reading import read_text
 from has.files.tables import save_table
@@ -97,7 +98,7 @@ def _cell(name: str, cell: str) -> Any:
 
 def save_tables(run: Run, folder: Path, ending: str) -> list[Path]:
     """Write the run's tables as `ending` ("csv" or "parquet") into `folder`; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, f"--{ending}")
     written = []
     tables = {"trials": trial_rows(run.trials), "pruned": list(run.pruned), "pareto": list(run.pareto)}
     for name, rows in tables.items():

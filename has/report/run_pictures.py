@@ -125,25 +125,28 @@ def _shares(replay: Replay) -> list[Part]:
 
 
 def _distributions(run: Run, replay: Replay) -> list[Part]:
-    """TTFT and TPOT of the answer and the strongest baseline, at the rate of the answer's trial."""
-    best, slo = replay.best, replay.problem.slo
+    """TTFT and TPOT of the answer and the strongest baseline, at the rate that the answer is about.
+
+    A short trial may have carried more than lasts: its percentiles are marked, at its own rate, and nothing is
+    simulated there.
+    """
+    best, slo, rate = replay.best, replay.problem.slo, replay.rate
     measured = run.evidence.get("measured") or {}
-    rate = float(measured.get("rate") or replay.rate)
-    rival = _strongest(run, replay)
+    tried = f"at {number(float(measured.get('rate') or rate))} requests/s, {tried_words(run.evidence)}"
     whose = [(f"best, {best.label}", replay.latencies(best, rate))]
+    rival = _strongest(run, replay)
     if rival is not None:
         whose.append((f"{rival[0]}, {rival[1].label}", replay.latencies(rival[1], rate)))
-    parts: list[Part] = [
-        f"At {number(rate)} requests/s offered, simulated at the stage latencies that the trials found."
-    ]
+    words = f"Lines: at the answer's {number(rate)} requests/s, simulated at the stage latencies that the trials found."
+    if measured:
+        words += f" Marks: percentiles of the answer's trial {tried}."
+    parts: list[Part] = [words]
     for i, (name, key, bound) in enumerate(
         (("TTFT", "ttft_ms", slo.ttft_ms), ("TPOT", "tpot_ms", slo.tpot_ms))
     ):
         curves = [(label, both[i]) for label, both in whose]
         if all(len(values) for _, values in curves):
-            parts.append(
-                pictures.distribution(name, curves, measured.get(key) or {}, bound, tried_words(run.evidence))
-            )
+            parts.append(pictures.distribution(name, curves, measured.get(key) or {}, bound, rate, tried))
     return parts
 
 

@@ -58,6 +58,7 @@ def check(given: Mapping[str, Any]) -> None:
             _kind(given[name], name, kinds)
     if given["objective"] not in (None, *OBJECTIVES):
         raise _wrong("objective", given["objective"], ", ".join(OBJECTIVES))
+    refuse_rates_of_max_rate(given["objective"], given["rate"])
     for name in ("run_dir", "resume"):
         if given[name] is not None:
             _kind(given[name], name, str, Path)
@@ -68,6 +69,18 @@ def check(given: Mapping[str, Any]) -> None:
     ):
         raise _wrong("executor", given["executor"], "an object with run, close and live")
     _check_settings(given["settings"])
+
+
+def refuse_rates_of_max_rate(objective: str | None, rate: float | Sequence[float] | None) -> None:
+    """InputError for a rate in force where the largest one is looked for."""
+    if objective == "max-rate" and rate is not None:
+        raise InputError(
+            "max-rate looks for the rate itself",
+            where="argument",
+            field="rate",
+            value=rate,
+            mend="leave --rate out, or ask what is carried at that rate: --objective goodput",
+        )
 
 
 def _check_nouns(given: Mapping[str, Any]) -> None:

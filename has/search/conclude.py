@@ -25,6 +25,7 @@ from has.search.evidence import WITHIN_PERCENT, evidence
 from has.search.floors import Floor, floors
 from has.search.journal import Journal, RunFolder, pruned_rows, trial_rows
 from has.search.length import COARSE_SPAN, PROMISE_MOST, TRIAL_SPAN, requests_lasting
+from has.search.lattice import lattice
 from has.search.loop import Loop
 from has.search.objective import tied
 from has.search.outcome import Baseline, Outcome
@@ -32,6 +33,7 @@ from has.search.pareto import COLUMNS as PARETO_COLUMNS
 from has.search.pareto import pareto
 from has.search.price import cost_of
 from has.search.question import Asked
+from has.search.screen import baseline_spaces
 from has.search.space import Candidate
 from has.search.sustain import fades, sustained
 from has.search.trials import record
@@ -172,7 +174,7 @@ def _scored_baselines(
     scored: dict[str, Baseline] = {}
     for name, candidate in baselines.items():
         if candidate is None:
-            scored[name] = Baseline(None, None, None, "memory admits no such deployment")
+            scored[name] = Baseline(None, None, None, _why_none(name, loop, asked))
             continue
         deployment = loop.problem.deployment(candidate)
         if candidate not in loop.finished:
@@ -186,6 +188,14 @@ def _scored_baselines(
         measured = objective_of(loop, candidate) if trial.state == TrialState.COMPLETE else None
         scored[name] = _baseline(loop, deployment, trial, measured)
     return scored
+
+
+def _why_none(name: str, loop: Loop, asked: Asked) -> str:
+    """Why there is no baseline of this kind: memory, unless the GPUs are too few or the space leaves it out."""
+    gpus = loop.problem.gpus
+    if any(True for _ in lattice(baseline_spaces(asked.space)[name], gpus, 1)):
+        return "memory admits no such deployment"
+    return f"the space has no such deployment of {plural(gpus, 'GPU')}"
 
 
 def _baseline(loop: Loop, deployment: Deployment, trial: Trial, measured: float | None) -> Baseline:

@@ -50,7 +50,7 @@ def explain(
     batching      κ, the gap threshold g = κ/λ in s, the waiting budget, mean batch simulated
     sm_table      rows {batch, encode_sm, prefill_sm}, or "streams"
     memory        per pool bytes that one GPU needs and has; None where the profile does not say
-    figures       simulated at the rate in force
+    figures       simulated at the rate in force, `warnings` what to beware of in them
     sensitivity   one row a step: its figures, and goodput and what the stages can carry at the most
                   (`limit_rps`) against the deployment's own, in percent
     advice        what binds, what one GPU more in each pool gains, and what would gain most, in words
@@ -81,7 +81,8 @@ def explain(
     latency = latency_of(profile, pools)
     table = _table(deployment, pools.get("encode", profile))
     ask = _Asker(latency, drawn if trace else workload, bounds, seed, None if trace else requests, in_force)
-    own = ask.figures(deployment, 1.0)
+    warnings: list[str] = []
+    own = ask.figures(deployment, 1.0, warnings)
     capacities = _capacities(deployment, latency, table, drawn, bounds, in_force)
     rows = [ask.step(what, changed, load, own) for what, changed, load in steps(deployment)]
     for row, (_, changed, _) in zip(rows, steps(deployment), strict=True):
@@ -97,6 +98,7 @@ def explain(
         "sm_table": _sm_table(deployment, table),
         "memory": _memory(deployment, latency, drawn, bounds),
         "figures": own,
+        "warnings": warnings,
         "floors": [f.as_json() for f in floors(latency, drawn, bounds, [deployment.topology])],
         "sensitivity": rows,
         "advice": _advice(deployment, capacities, rows),
@@ -106,6 +108,23 @@ def explain(
         "prediction_source": profile.metadata.source,
         "profile_error": max(p.metadata.stated_error for p in (profile, *pools.values())),
     }
+
+
+def explain_worst(
+    deployment: Deployment, profile: Profile, asked: Sequence[tuple[Workload, Slo]], **arguments: Any
+) -> dict[str, Any]:
+    """`explain` under the workload that the deployment serves worst, each held to its SLO: the one that decides (`worst`).
+
+    Adds `workload`, the name of that one, and `attainments` under each, in order.
+    """
+    told = [explain(deployment, profile, workload, slo=slo, **arguments) for workload, slo in asked]
+    attained = [of["figures"]["attainment"] for of in told]
+    at = min(range(len(told)), key=lambda i: (attained[i], told[i]["figures"]["goodput_rps"]))
+    each = [
+        {"workload": workload.name, "attainment": share}
+        for (workload, _), share in zip(asked, attained, strict=True)
+    ]
+    return {**told[at], "workload": asked[at][0].name, "attainments": each}
 
 
 class _Asker:
@@ -121,7 +140,9 @@ class _Asker:
         self.latency, self.workload, self.slo = latency, workload, slo
         self.seed, self.rate, self.requests = seed, rate, requests
 
-    def figures(self, deployment: Deployment, load: float) -> dict[str, Any]:
+    def figures(
+        self, deployment: Deployment, load: float, warnings: list[str] | None = None
+    ) -> dict[str, Any]:
         """At `load` times the rate in force; requests that are replayed keep their times at 1."""
         rate = None if self.rate is None else self.rate * load
         if load == 1.0 and isinstance(self.workload, Requests):
@@ -134,6 +155,7 @@ class _Asker:
             requests=self.requests,
             seed=self.seed,
             slo=self.slo,
+            warnings=warnings,
         )
 
     def step(self, what: str, changed: Deployment, load: float, own: Mapping[str, Any]) -> dict[str, Any]:

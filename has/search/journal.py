@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from has.core.trial import Trial, TrialState
 from has.core.workload import Workload
 from has.errors import InputError, RunError
 from has.files.atomic import clear_temporaries, write_atomic
+from has.files.folders import make_folder
 from has.files.jsonl import append_line, read_lines
 from has.files.names import did_you_mean
 from has.files.profile import load_profile, save_profile
@@ -212,7 +214,7 @@ class RunFolder:
         path = self.path / MANIFEST
         if resume and not path.exists():
             raise InputError("no run is there", where="argument", field="resume", value=str(self.path))
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path, "--run")
         self._take("resume" if resume else "run")
         clear_temporaries(self.path)
         if path.exists():
@@ -303,10 +305,14 @@ def read_pool_profiles(folder: Path) -> dict[str, Profile]:
 def read_all_inputs(folder: Path) -> Inputs:
     """The copies a run keeps of everything it was given."""
     profile, workload, space = read_inputs(folder)
-    further: list[Workload] = []
-    while (path := folder / f"workload-{len(further) + 2}.yaml").is_file():
-        further.append(load_workload(path))
+    further = map(load_workload, further_workloads(folder))
     return Inputs(profile, (workload, *further), space, read_pool_profiles(folder))
+
+
+def further_workloads(folder: Path) -> list[Path]:
+    """The copies a run keeps of its workloads after the first."""
+    paths = (folder / f"workload-{n}.yaml" for n in itertools.count(2))
+    return list(itertools.takewhile(Path.is_file, paths))
 
 
 def read_inputs(folder: Path) -> tuple[Profile, Workload, SearchSpace]:

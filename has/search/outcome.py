@@ -16,7 +16,7 @@ from has.search.prune import Cut
 class Baseline:
     """A way of not using HAS, scored on equal GPUs by the same executor.
 
-    objective         None where memory admits no such deployment
+    objective         None where memory or the space admits no such deployment
     objective_source  "measured", or "predicted": the calibrated simulator's, where its trial failed or
                       ended early
     reason            why there is no objective, or none measured

@@ -126,8 +126,6 @@ def ask(
     if objective is not None and objective not in OBJECTIVES:
         raise _bad("objective", objective, ", ".join(OBJECTIVES))
     name = objective or ("goodput" if rates else "max-rate")
-    if name == "max-rate" and len(rates) > 0:
-        rates = []  # a rate given beside max-rate only says where the workload is drawn
     if name != "max-rate" and not rates:
         own = workload.arrivals.rate
         if own is None and workload.arrivals.process != "trace":

@@ -13,9 +13,10 @@ from has.core.figures import check_warmup
 from has.core.figures import figures as figures_of
 from has.core.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_SEED
 from has.core.profile import Profile
-from has.core.records import Records
+from has.core.records import NEVER, Records
 from has.core.requests import Requests
 from has.core.slo import Slo
+from has.core.words import plural
 from has.core.workload import Workload
 from has.errors import InputError
 from has.files.facts import same_model
@@ -122,6 +123,7 @@ def simulate_run(
     warnings = [
         *profile_warnings(deployment, simulator.latency),
         *_left_out(deployment, drawn),
+        *_never_launched(deployment, records),
         *simulator.check(drawn),
     ]
     return Simulated(records, figures_of(records, bounds, warmup_s), in_force, bounds, tuple(warnings))
@@ -184,6 +186,19 @@ def _left_out(deployment: Deployment, requests: Requests) -> list[str]:
     return [
         f"encode_fanout {deployment.encode_fanout}: here one worker encodes all media of a request;"
         " those of several media may be encoded sooner"
+    ]
+
+
+def _never_launched(deployment: Deployment, records: Records) -> list[str]:
+    """Requests that wait for ever, as no rule says when a batch that does not fill is to start."""
+    waits = records.requests.is_media & (records.encode_worker != NEVER) & (records.encode_start_ns == NEVER)
+    count = int(np.count_nonzero(waits))
+    if deployment.topology == "monolithic" or count == 0:
+        return []
+    return [
+        f"{plural(count, 'request')} never encoded: a batch that does not fill has no gap rule here (no rate is known,"
+        " or fill_probability is 1), and no age cap. max_wait_ms in the deployment caps its wait, as has deploy does"
+        " (has simulate --as-deployed)"
     ]
 
 

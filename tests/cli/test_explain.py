@@ -65,3 +65,29 @@ def test_the_other_topologies_are_explained(text, has, inputs) -> None:  # type:
     said = has(*EXPLAIN)
     assert said.status == 0, said.err
     assert "The binding stage is" in said.out
+
+
+@pytest.mark.parametrize("worst", ["light", "heavy"])
+def test_of_a_run_s_workloads_the_one_served_worst_is_explained(worst, has, inputs) -> None:  # type: ignore[no-untyped-def]
+    """Wherever it stands among them."""
+    run = inputs / "results" / "a-run"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    text = Path("w.yaml").read_text()
+    hard = text.replace("ttft_ms: 2000", "ttft_ms: 150").replace("name: w", f"name: {worst}")
+    (run / "workload.yaml").write_text(text if worst == "heavy" else hard)
+    (run / "workload-2.yaml").write_text(hard if worst == "heavy" else text)
+    with Path("d.yaml").open("a") as file:
+        file.write("evidence: {run: results/a-run}\n")
+    asked = ("explain", "d.yaml", "--profile", "p.csv")
+    told = has(*asked, "--json").json
+    assert told["workload"] == worst
+    assert told["slo"]["ttft_ms"] == 150
+    attained = {of["workload"]: of["attainment"] for of in told["attainments"]}
+    assert told["figures"]["attainment"] == attained[worst] < attained["w"]
+    said = has(*asked)
+    assert f"Of 2 workloads {worst} is served worst, and decides" in " ".join(said.out.split())
+    assert "and 1 more: all that its run kept count" in said.err
+    alone = has(*asked, "--workload", "w.yaml")
+    assert "served worst" not in alone.out
+    assert "the first of 2 that its run kept" in has("simulate", "d.yaml", "--profile", "p.csv").err

@@ -111,6 +111,24 @@ def test_the_words_name_defaults_gain_confidence_files_and_the_next_command(has,
         assert words in said.out
 
 
+@pytest.mark.parametrize(("rate", "option"), [("3", " --rate 3"), ("6", "")])
+def test_the_next_command_explains_at_the_rate_of_the_answer(rate, option, has, small) -> None:  # type: ignore[no-untyped-def]
+    """The workload's own rate, 6, goes before the deployment's."""
+    said = has(*SEARCH, "--rate", rate)
+    assert said.status == 0, said.err
+    explain = said.out.split("why this one: has ")[1].splitlines()[0]
+    assert explain == f"explain best.yaml{option}"
+    assert has(*explain.split(), "--json").json["rate"] == float(rate)
+
+
+def test_a_baseline_that_there_cannot_be_is_not_blamed_on_memory(has, small) -> None:  # type: ignore[no-untyped-def]
+    one = [*SEARCH[:2], "1", *SEARCH[3:]]
+    baselines = has(*one, "--json").json["baselines"]
+    assert baselines["monolithic"]["deployment"]["gpus"] == 1
+    for name in ("e_pd", "static_epd"):
+        assert baselines[name]["reason"] == "the space has no such deployment of 1 GPU"
+
+
 def test_a_finished_run_resumes_to_the_same_answer(has, finished) -> None:  # type: ignore[no-untyped-def]
     first = finished.json
     trials = Path("run/trials.jsonl").read_text()
@@ -231,6 +249,7 @@ def test_own_baselines_are_scored_as_they_are(has, small) -> None:  # type: igno
         (("search", "--gpus", "4", "--on", "moon"), 2, "--on"),
         ((*SEARCH, "--sampler", "oracle"), 2, "optuna-tpe"),
         ((*SEARCH, "--on", "live"), 3, "--on simulated"),
+        ((*SEARCH, "--objective", "max-rate", "--rate", "2"), 2, "--objective goodput"),
         (("search", "--resume", "nowhere"), 2, "nowhere"),
     ],
 )

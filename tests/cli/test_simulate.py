@@ -113,3 +113,22 @@ def test_beyond_the_reach_of_the_profile_is_refused(has, inputs) -> None:  # typ
     said = has(*ARGUMENTS)
     assert said.status == 2
     assert "prefill" in said.err
+
+
+@pytest.mark.parametrize(("arrivals", "more"), [((0.0,), ""), ((0.0, 0.5), "fill_probability: 1\n")])
+def test_a_batch_that_is_never_launched_is_told_with_what_launches_it(arrivals, more, has, inputs) -> None:  # type: ignore[no-untyped-def]
+    """A lone request has no rate, so no gap rule; without an age cap its batch waits for ever, which no server lets it."""
+    rows = "".join(f"{at},image,64,20,5\n" for at in arrivals)
+    Path("t.csv").write_text("arrival_s,modality,media_tokens,prompt_tokens,output_tokens\n" + rows)
+    Path("d.yaml").write_text(Path("d.yaml").read_text().replace("rate: 6.0\n", more))
+    trace = ("simulate", "d.yaml", "--profile", "p.csv", "--workload", "t.csv", "--json")
+    said = has(*trace)
+    assert said.status == 0
+    assert said.json["failed"] == len(arrivals)
+    words = "1 request never encoded" if len(arrivals) == 1 else "2 requests never encoded"
+    assert f"warning: {words}" in said.err
+    assert "--as-deployed" in said.err
+    assert f"warning: {words}" in has("explain", *trace[1:]).err
+    capped = has(*trace, "--as-deployed")
+    assert capped.json["completed"] == len(arrivals)
+    assert "never encoded" not in capped.err

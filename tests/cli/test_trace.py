@@ -131,6 +131,54 @@ def test_what_is_wrong_is_bad_input(
     assert not said.out
 
 
+@pytest.mark.parametrize("name", ["azure.csv", "sub/../azure.csv", "link.csv", "hard.csv"])
+def test_a_trace_is_not_written_over_itself(
+    name: str, has: Callable, traces: dict[str, Path], inputs: Path
+) -> None:
+    source = traces["azure"].rename(inputs / "azure.csv")
+    text = source.read_text()
+    (inputs / "sub").mkdir()
+    (inputs / "link.csv").symlink_to("azure.csv")
+    (inputs / "hard.csv").hardlink_to(source)
+    said = has("trace", "convert", "azure.csv", "--format", "azure", "--out", name, "--json")
+    assert said.status == 2
+    assert said.json["error"]["field"] == "--out"
+    assert said.json["error"]["value"] == name
+    assert source.read_text() == text
+    assert not list(inputs.glob("**/azure.yaml"))
+
+
+def test_a_folder_that_is_converted_keeps_its_tables(has: Callable, traces: dict[str, Path]) -> None:
+    table = traces["servegen"] / "chunk-0-trace.csv"
+    text = table.read_text()
+    assert has("trace", "convert", traces["servegen"], "--format", "servegen", "--out", table).status == 2
+    assert table.read_text() == text
+    beside = traces["servegen"] / "mine.csv"
+    for _ in range(2):
+        said = has("trace", "convert", traces["servegen"], "--format", "servegen", "--out", beside)
+        assert said.status == 0, said.err
+
+
+def test_a_file_of_the_workload_s_name_is_kept_unless_it_replays_the_table(
+    has: Callable, traces: dict[str, Path], inputs: Path
+) -> None:
+    convert = ("trace", "convert", traces["azure"], "--format", "azure", "--out")
+    for name in ("w", "d", "note"):  # a workload of another kind, a deployment, no YAML
+        kept = inputs / f"{name}.yaml"
+        if name == "note":
+            kept.write_text("a: [")
+        text = kept.read_text()
+        said = has(*convert, f"{name}.csv")
+        assert said.status == 2
+        assert f"{name}.yaml" in said.err
+        assert kept.read_text() == text
+        assert not (inputs / f"{name}.csv").exists()
+    assert has(*convert, "o.csv").status == 0
+    assert has(*convert, "o.csv", "--time-scale", "0.5").status == 0
+    assert "time_scale" in (inputs / "o.yaml").read_text()
+    assert has(*convert, "w.yaml", "--fit").status == 0  # it was named
+
+
 def test_the_page_draws_the_rate(has: Callable, traces: dict[str, Path], inputs: Path) -> None:
     has("trace", "convert", traces["mooncake"], "--format", "mooncake", "--out", "o.parquet")
     assert has("show", "o.yaml", "--html", "page.html").status == 0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from has.core.records import COMPLETED, Records
 from has.core.requests import Requests
 from has.errors import InputError, RunError
-from has.files.atomic import clear_temporaries, replace_atomic, write_atomic
+from has.files.atomic import check_writable, clear_temporaries, replace_atomic, write_atomic
 from has.files.jsonl import append_line, parse_json, read_lines
 from has.files.records import COLUMNS, save_records
 from has.files.tables import read_table, save_table
@@ -54,6 +54,34 @@ def test_a_place_that_cannot_be_written_to_is_an_input_error(tmp_path):
     for path in (tmp_path / "file" / "a.txt", tmp_path):
         with pytest.raises(InputError, match="cannot be written"):
             write_atomic(path, "x")
+
+
+def test_a_place_is_checked_before_work_as_it_is_written_to_after_it(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "gone").symlink_to("nowhere/a.txt")
+    for path in (tmp_path / "file" / "a.txt", tmp_path / "file" / "b" / "a.txt", tmp_path):
+        with pytest.raises(InputError, match="cannot be written") as refused:
+            check_writable(path, "--out")
+        assert refused.value.field == "--out"
+        assert refused.value.value == str(path)
+        assert refused.value.mend
+    for path in (tmp_path / "file", tmp_path / "new", tmp_path / "deep" / "er" / "new", tmp_path / "gone"):
+        check_writable(path, "--out")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "gone"}
+
+
+def test_a_pipe_is_not_closed_by_the_check(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(path, os.O_WRONLY)
+    try:
+        check_writable(path, "--records")
+        os.write(writer, b"on")
+        assert os.read(reader, 9) == b"on"
+    finally:
+        os.close(writer)
+        os.close(reader)
 
 
 def test_a_link_stays_and_its_target_is_replaced(tmp_path):

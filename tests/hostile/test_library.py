@@ -96,6 +96,12 @@ def test_search(name: str) -> None:
         refused(search, name, **{**good, name: value})
 
 
+def test_a_rate_is_refused_where_one_is_looked_for() -> None:
+    good = {"gpus": 2, "profile": PROFILE, "workload": WORKLOAD, "objective": "max-rate"}
+    for rate in (3.0, [2.0, 3.0]):
+        refused(search, "rate", **good, rate=rate)
+
+
 SIMULATE = {
     "deployment": [None, "d.yaml", PROFILE],
     "profile": [None, "p.csv"],

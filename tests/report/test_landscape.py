@@ -11,6 +11,7 @@ from has.files.profile import load_profile
 from has.files.shipped import shipped
 from has.files.workload import load_workload
 from has.report import landscape as module
+from has.report import pictures
 from has.report.landscape import landscape
 from has.search.lattice import lattice, of_allocation
 from has.search.objective import Objective
@@ -72,7 +73,7 @@ def test_a_small_space_is_looked_at_whole() -> None:
     assert max(float(np.nanmax(t)) for t in found.values.values()) >= 0.9 * min(100.0, predictor.limit(best))
 
 
-def test_batches_beyond_the_profile_have_no_values_and_no_words() -> None:
+def test_batches_beyond_the_profile_have_no_values_and_are_named() -> None:
     """A warning of numpy's on stderr says nothing to who asked for a page; here it would be an error."""
     space = SPACE.model_copy(update={"encode_batch": (1, 4096)})
     predictor = counting(5, 100.0)
@@ -82,9 +83,13 @@ def test_batches_beyond_the_profile_have_no_values_and_no_words() -> None:
         predictor, space, 100.0, predictor.problem.requests[:800], answer=answer, tried=[answer]
     )
     assert found is not None
-    assert np.isnan(found.values[4096]).all()
+    assert set(found.values) == {1}
+    assert found.beyond == (4096,)
     best = np.nanmax(found.values[1], axis=1)
     assert (np.diff(best) <= 0).all()
+    drawn = pictures.landscape(found, predictor.problem.deployment(answer))
+    assert [picture.caption.partition(":")[0] for picture in drawn.pictures] == ["B = 1"]
+    assert "Beyond the profile's reach: B = 4096." in drawn.words
 
 
 @pytest.mark.parametrize("gpus", [5, 96])

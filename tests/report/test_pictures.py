@@ -55,7 +55,7 @@ def test_the_answer_s_cross_is_seen_on_dark_and_on_light() -> None:
 
 def test_a_curve_that_begins_beyond_the_picture_says_so() -> None:
     mine, far = np.linspace(100, 900, 200), np.linspace(9_000, 12_000, 200)
-    picture = pictures.distribution("TTFT", [("best", mine), ("static", far)], {"p50": 500.0}, 1000.0)
+    picture = pictures.distribution("TTFT", [("best", mine), ("static", far)], {"p50": 500.0}, 1000.0, 5.0)
     names = [trace["name"] for trace in picture.traces]
     assert names[:2] == ["best", "static (beyond the right edge)"]
     assert min(picture.traces[1]["x"]) > picture.layout["xaxis"]["range"][1]
@@ -63,5 +63,5 @@ def test_a_curve_that_begins_beyond_the_picture_says_so() -> None:
 
 
 def test_an_empty_distribution_has_no_edge() -> None:
-    picture = pictures.distribution("TPOT", [("best", np.array([]))], {}, 50.0)
+    picture = pictures.distribution("TPOT", [("best", np.array([]))], {}, 50.0, 5.0)
     assert picture.traces[0]["x"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 
 from has.core.trial import TrialState
 from has.errors import InputError
-from has.report.document import Command
+from has.report.document import Command, Picture, number
 from has.report.html import page
 from has.report.run import load_run, run_data, save_tables
 from has.report.run_document import describe_run
+from has.report.run_pictures import look
 
 
 def test_the_page_begins_with_the_answer(small_run: Path) -> None:
@@ -26,6 +28,26 @@ def test_the_page_begins_with_the_answer(small_run: Path) -> None:
     assert "on the same GPUs" in first
     assert "with probability" in first
     assert "emulated" in first
+
+
+def test_the_page_does_not_deny_the_answer(small_run: Path) -> None:
+    """The answer's rate lasts, that of its short trial need not: lines are drawn at the one, the trial's marks at the other."""
+    run = load_run(small_run)
+    assert run.best is not None
+    assert run.best.rate is not None
+    tried = run.evidence["measured"]["rate"]
+    assert tried > 1.02 * run.best.rate
+    words, ttft, tpot = look(run).plots["distributions"]
+    for rate in (run.best.rate, tried):
+        assert f"at {number(rate)} requests/s" in str(words).replace("the answer's ", "")
+    for picture in (ttft, tpot):
+        assert isinstance(picture, Picture)
+        found = re.search(
+            rf"at {re.escape(number(run.best.rate))} requests/s: best, [^%]* ([\d.]+) %", picture.words
+        )
+        assert found is not None, picture.words
+        assert float(found[1]) >= 100 * run.best.slo.attainment
+        assert f"at {number(tried)} requests/s, simulated" in picture.traces[-1]["name"]
 
 
 def test_every_section_is_backed_by_the_run(small_run: Path) -> None:

@@ -463,6 +463,7 @@ def test_crashes_that_no_formula_foresaw_are_learned_from(profile: Profile, work
         profile,
         workload,
         gpus=5,
+        rate=None,
         objective="max-rate",
         trials=16,
         requests=100,

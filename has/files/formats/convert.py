@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from has.files.formats.rows import ARRIVAL, IMAGE, ITEMS, MEDIA, MODALITY, Accou
 from has.files.formats.statistics import Statistics
 from has.files.formats.writing import ENDINGS, save_batches
 from has.files.reading import existing
+from has.files.validate import validate
 from has.files.workload import save_workload
+from has.files.yaml import load_yaml
 
 FORMATS = ("azure", "azure-lmm", "mooncake", "servegen", "burstgpt")
 _TEXT_ONLY = {"azure": azure.read, "mooncake": mooncake.read, "burstgpt": burstgpt.read}
@@ -67,6 +70,8 @@ def convert(
     """
     source, out = Path(source), Path(out)
     _check(format, out, options, compact)
+    workload_file = out.with_suffix(".yaml")
+    _spare(source, out, workload_file)
     account = Account(str(source))
     statistics = Statistics()
     batches = _gathered(
@@ -86,7 +91,6 @@ def convert(
         description=f"Replay of {_described(source, format, options)}",
         arrivals=Arrivals(process="trace", file=out.name, time_scale=options.time_scale),
     )
-    workload_file = out.with_suffix(".yaml")
     save_workload(workload, workload_file)
     return Conversion(workload, workload_file, out, statistics, account, None)
 
@@ -111,6 +115,42 @@ def _check(format: str, out: Path, options: Options, compact: bool) -> None:
         refuse("--image-share", "adds images to a text trace, of --image-tokens each", options.image_share, "a text format, and --image-tokens")  # fmt: skip
     if options.image_tokens is not None and format != "azure-lmm" and options.image_share is None:
         refuse("--image-tokens", "needs --image-share in a text trace; in servegen images have their own", options.image_tokens, "azure-lmm, or --image-share")  # fmt: skip
+
+
+def _spare(source: Path, out: Path, workload_file: Path) -> None:
+    """Refuse to write over the trace that is read, or, beside the table, over a file that nobody named."""
+    if _same(out, source) or (_same(out.parent, source) and servegen.TRACE.fullmatch(out.name)):
+        raise InputError(
+            "is the trace that is converted",
+            where="argument",
+            field="--out",
+            value=str(out),
+            mend="name another file; the source is kept as it is",
+        )
+    if workload_file != out and workload_file.exists() and not _replays(workload_file, out):
+        raise InputError(
+            f"the workload would go to {workload_file}, where there is a file that does not replay this table",
+            where="argument",
+            field="--out",
+            value=str(out),
+            mend=f"name another table, or move {workload_file} away",
+        )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether both names, links followed, are of one file or folder that is there."""
+    with suppress(OSError, ValueError):
+        return one.samefile(other)
+    return False
+
+
+def _replays(workload_file: Path, table: Path) -> bool:
+    """Whether it is a workload as an earlier conversion to `table` left it; the table itself may be gone."""
+    with suppress(InputError):
+        workload = validate(Workload, load_yaml(workload_file), str(workload_file))
+        file = workload.arrivals.file
+        return file is not None and (workload_file.parent / file).resolve() == table.resolve()
+    return False
 
 
 def _read(source: Path, format: str, account: Account, options: Options) -> Iterator[Batch]:

@@ -33,7 +33,7 @@ from has.files.formats.source import text_lines, whole_text
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_TRACE = re.compile(r"chunk-(\d+)-trace\.csv(?:\.gz)?")
+TRACE = re.compile(r"chunk-(\d+)-trace\.csv(?:\.gz)?")
 _KINDS = tuple(kind for kind in MODALITIES if kind != "text")
 _MOST_RATE = 1e5
 _LONGEST_WINDOW_S = 86_400.0
@@ -87,7 +87,7 @@ def load(path: Path, account: Account) -> list[list[Window]]:
         )
     # Where a file is there plain and packed, the plain one, which comes later, counts.
     files = sorted(path.iterdir(), reverse=True)
-    found = sorted({int(m[1]): file for file in files if (m := _TRACE.fullmatch(file.name))}.items())
+    found = sorted({int(m[1]): file for file in files if (m := TRACE.fullmatch(file.name))}.items())
     if not found:
         raise InputError(
             "holds no chunk-<i>-trace.csv", where=str(path), mend="name the folder of one ServeGen category"
