@@ -186,8 +186,8 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         workloads = [load_workload(path)]
     live = on_vllm or _live(given, model, device, defaults)
     seed = defaults.pick("--seed", given.seed, 0)
-    if space is None and profile is not None:
-        space = _at_parallelism_of(profile, pools, defaults)
+    if profile is not None:
+        space = _at_parallelism_of(space, profile, pools, defaults)
     if on_vllm:
         engine.refuse_with_vllm(given.trial_profile, given.trial_noise, given.pool_profile)
         space = engine.space_for(space)
@@ -293,24 +293,28 @@ def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
 
 
 def _at_parallelism_of(
-    profile: Profile, pools: Mapping[str, Profile], defaults: Defaults
+    space: SearchSpace | None, profile: Profile, pools: Mapping[str, Profile], defaults: Defaults
 ) -> SearchSpace | None:
-    """Everything, with the workers that the profiles are of: rows at another TP would be taken as they are.
+    """With the workers that the profiles are of where none are named; said, unless those have one GPU each."""
+    from has.core.space import SearchSpace
+    from has.search.parallelism import at_profiles
 
-    None where those have one GPU each, as everything has by default.
-    """
-    tp = {pool: pools.get(pool, profile).metadata.tensor_parallel or 1 for pool in ("prefill", "decode")}
-    if set(tp.values()) == {1}:
-        return None
-    same = tp["prefill"] == tp["decode"]
-    words = str(tp["decode"]) if same else f"{tp['prefill']} of prefill, {tp['decode']} of decode"
-    defaults.note(
-        "--space", f"all, at tensor parallelism {words}", "the profile's" if same else "the profiles'"
+    asked = space or SearchSpace(version=1)
+    held = at_profiles(asked, profile, pools)
+    if held.tensor_parallel == asked.tensor_parallel:
+        return space
+    prefill, decode = (
+        ",".join(map(str, tp)) for tp in (held.tensor_parallel.prefill, held.tensor_parallel.decode)
     )
-    from has.core.space import SearchSpace, TpRanges
-
-    parallel = TpRanges(prefill=(tp["prefill"],), decode=(tp["decode"],))
-    return SearchSpace(version=1, tensor_parallel=parallel)
+    same = prefill == decode
+    words = (
+        f"tensor parallelism {decode}"
+        if same
+        else f"tensor parallelism {prefill} of prefill, {decode} of decode"
+    )
+    why = "the profile's" if same else "the profiles'"
+    defaults.note("--space", f"all, at {words}" if space is None else f"at {words}", why)
+    return held
 
 
 def _note_the_rest(given: Options, live: bool, trace: bool, has_space: bool, defaults: Defaults) -> None:

@@ -20,6 +20,7 @@ from has.search.events import Callbacks
 from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
 from has.search.objective import ObjectiveName
 from has.search.outcome import Outcome
+from has.search.parallelism import at_profiles
 from has.search.pools import latency_of
 from has.search.predict import Predictor
 from has.search.prune import only_possible
@@ -71,7 +72,7 @@ def search(
     workload    several: the one that a deployment serves worst counts; rates and arrivals not given
                 are the first one's
     pool_profiles  of pools whose GPUs are not those of `profile`, by pool
-    space       what may be proposed (default: everything)
+    space       what may be proposed (default: everything); tensor parallelism it leaves out is the profiles'
     executor    runs the trials (default: the simulator on this very profile)
     trials      budget (12 live, 40 simulated; the sampler grid: all that is left)
     rate        requests per second in force; several: the worst case counts
@@ -112,7 +113,7 @@ def search(
     )
     question |= {"sampler": sampler, "prune": prune}
     question["settings"] = dict(settings or {})
-    space = space or SearchSpace(version=1)
+    space = at_profiles(space or SearchSpace(version=1), profile, pools)
     own = load_baselines(baselines)
     inputs = Inputs(profile, workloads, space, pools)
     digests = {**inputs.digests, "baselines": {name: d.digest() for name, d in own.items()}}
