@@ -17,7 +17,8 @@ from has.search.arguments import check
 from has.search.budgets import look
 from has.search.conclude import conclude, score_own
 from has.search.events import Callbacks
-from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
+from has.search.inputs import Inputs
+from has.search.journal import RunFolder, read_all_inputs, read_manifest
 from has.search.objective import ObjectiveName
 from has.search.outcome import Outcome
 from has.search.parallelism import at_profiles
@@ -115,8 +116,11 @@ def search(
     question["settings"] = dict(settings or {})
     space = at_profiles(space or SearchSpace(version=1), profile, pools)
     own = load_baselines(baselines)
-    inputs = Inputs(profile, workloads, space, pools)
-    digests = {**inputs.digests, "baselines": {name: d.digest() for name, d in own.items()}}
+    # Trials on a truth of their own: a run that is gone on with must not mix it with another.
+    if noise := getattr(runner, "noise", 0.0):
+        question["trial_noise"] = noise
+    inputs = Inputs(profile, workloads, space, pools, own, getattr(runner, "trial_profile", None))
+    digests = inputs.digests
     where = resume if resume is not None else run_dir
     folder = RunFolder(None if where is None else Path(where))
     try:
@@ -130,8 +134,8 @@ def search(
 
 
 def resume_inputs(run_dir: str | Path) -> dict[str, Any]:
-    """Arguments for `search` to go on with a run: everything but the executor (whose kind is `on`),
-    the user's baselines and the callbacks. InputError if the folder holds no run."""
+    """Arguments for `search` to go on with a run: everything but the executor (whose kind is `on`)
+    and the callbacks. InputError if the folder holds no run."""
     folder = Path(run_dir)
     question = read_manifest(folder)["question"]
     inputs = read_all_inputs(folder)
@@ -150,6 +154,7 @@ def resume_inputs(run_dir: str | Path) -> dict[str, Any]:
         "attainment": slo["attainment"],
         "sampler": question["sampler"],
         "prune": question["prune"],
+        "baselines": inputs.baselines,
         "price": question["price"],
         "requests": question["requests"],
         "seed": question["seed"],
