@@ -114,7 +114,11 @@ Run = Annotated[
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option("--resume", metavar="DIR", help="Go on with an interrupted run; only --trials may change."),
+    typer.Option(
+        "--resume",
+        metavar="DIR",
+        help="Go on with an interrupted run, asked what it was asked: all is in its folder. --trials and --out may change, a --baseline be added.",
+    ),
 ]
 Out = Annotated[
     Path | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,8 +63,8 @@ class Options:
         )
 
 
-MAY_CHANGE = ("trials", "baseline", "trial_profile", "trial_noise", "resume", "out")
-"""Options that go with --resume; all else stands in the run's manifest."""
+MAY_CHANGE = ("trials", "baseline", "out")
+"""Options that go with --resume; all else is in the run's folder. Baselines are added to those it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,6 @@ class SearchPlan:
     out: Path
     trial_profile: Path | None = None
     trial_noise: float = 0.0
-    baselines: tuple[Path, ...] = field(default=())
     trials: int | None = None
     """Asked for beside --resume: the run's manifest says so only once the search has begun."""
     engine: str = ""
@@ -99,12 +98,6 @@ class SearchPlan:
         words = ["has", "search", "--resume", str(self.run)]
         if self.trials is not None:
             words += ["--trials", str(self.trials)]
-        for path in self.baselines:
-            words += ["--baseline", str(path)]
-        if self.trial_profile is not None:
-            words += ["--trial-profile", str(self.trial_profile)]
-        if self.trial_noise:
-            words += ["--trial-noise", f"{self.trial_noise:g}"]
         if self.out != BEST:
             words += ["--out", str(self.out)]
         return shlex.join(words)
@@ -114,7 +107,7 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
     """Go on with the run in `given.resume`, asking what it was asked."""
     assert given.resume is not None
     for name in Options.__dataclass_fields__:
-        if name not in MAY_CHANGE and getattr(given, name) is not None:
+        if name not in (*MAY_CHANGE, "resume") and getattr(given, name) is not None:
             raise InputError(
                 "does not go with --resume: a resumed run is asked what it was asked",
                 where="argument",
@@ -122,6 +115,7 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
                 value=getattr(given, name),
                 allowed=", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE),
             )
+    from has.search.inputs import TRIAL_PROFILE
     from has.search.journal import read_manifest
     from has.search.run import resume_inputs
 
@@ -130,7 +124,8 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
     arguments = resume_inputs(given.resume)
     if given.trials is not None:
         arguments["trials"] = given.trials
-    arguments["baselines"] = given.baseline or ()
+    arguments["baselines"] = {**arguments["baselines"], **_baselines(given.baseline)}
+    truth = given.resume / TRIAL_PROFILE
     question = read_manifest(given.resume)["question"]
     return SearchPlan(
         arguments,
@@ -138,9 +133,8 @@ def resumed(given: Options, defaults: Defaults) -> SearchPlan:
         engine="vllm" if question["on"] == "vllm" else "",
         run=given.resume,
         out=out,
-        trial_profile=given.trial_profile,
-        trial_noise=given.trial_noise or 0.0,
-        baselines=tuple(given.baseline or ()),
+        trial_profile=truth if truth.is_file() else None,
+        trial_noise=question.get("trial_noise", 0.0),
         trials=given.trials,
     )
 
@@ -191,8 +185,8 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         workloads = [load_workload(path)]
     live = on_vllm or _live(given, model, device, defaults)
     seed = defaults.pick("--seed", given.seed, 0)
-    if space is None and profile is not None:
-        space = _at_parallelism_of(profile, pools, defaults)
+    if profile is not None:
+        space = _at_parallelism_of(space, profile, pools, defaults)
     if on_vllm:
         engine.refuse_with_vllm(given.trial_profile, given.trial_noise, given.pool_profile)
         space = engine.space_for(space)
@@ -243,7 +237,6 @@ def fresh(given: Options, talk: Talk, defaults: Defaults) -> SearchPlan:
         out=out,
         trial_profile=given.trial_profile,
         trial_noise=given.trial_noise or 0.0,
-        baselines=tuple(given.baseline or ()),
         engine="vllm" if on_vllm else "",
     )
 
@@ -301,24 +294,28 @@ def _live(given: Options, model: str, device: str, defaults: Defaults) -> bool:
 
 
 def _at_parallelism_of(
-    profile: Profile, pools: Mapping[str, Profile], defaults: Defaults
+    space: SearchSpace | None, profile: Profile, pools: Mapping[str, Profile], defaults: Defaults
 ) -> SearchSpace | None:
-    """Everything, with the workers that the profiles are of: rows at another TP would be taken as they are.
+    """With the workers that the profiles are of where none are named; said, unless those have one GPU each."""
+    from has.core.space import SearchSpace
+    from has.search.parallelism import at_profiles
 
-    None where those have one GPU each, as everything has by default.
-    """
-    tp = {pool: pools.get(pool, profile).metadata.tensor_parallel or 1 for pool in ("prefill", "decode")}
-    if set(tp.values()) == {1}:
-        return None
-    same = tp["prefill"] == tp["decode"]
-    words = str(tp["decode"]) if same else f"{tp['prefill']} of prefill, {tp['decode']} of decode"
-    defaults.note(
-        "--space", f"all, at tensor parallelism {words}", "the profile's" if same else "the profiles'"
+    asked = space or SearchSpace(version=1)
+    held = at_profiles(asked, profile, pools)
+    if held.tensor_parallel == asked.tensor_parallel:
+        return space
+    prefill, decode = (
+        ",".join(map(str, tp)) for tp in (held.tensor_parallel.prefill, held.tensor_parallel.decode)
     )
-    from has.core.space import SearchSpace, TpRanges
-
-    parallel = TpRanges(prefill=(tp["prefill"],), decode=(tp["decode"],))
-    return SearchSpace(version=1, tensor_parallel=parallel)
+    same = prefill == decode
+    words = (
+        f"tensor parallelism {decode}"
+        if same
+        else f"tensor parallelism {prefill} of prefill, {decode} of decode"
+    )
+    why = "the profile's" if same else "the profiles'"
+    defaults.note("--space", f"all, at {words}" if space is None else f"at {words}", why)
+    return held
 
 
 def _note_the_rest(given: Options, live: bool, trace: bool, has_space: bool, defaults: Defaults) -> None:

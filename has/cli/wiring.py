@@ -125,6 +125,6 @@ def executor(plan: SearchPlan) -> Executor:
     from has.search.pools import latency_of
     from has.trial.simulated import SimulatedExecutor
 
-    profile = plan.profile if plan.trial_profile is None else load_profile(plan.trial_profile)
-    truth = latency_of(profile, plan.arguments.get("pool_profiles") or {})
-    return SimulatedExecutor(truth, noise=plan.trial_noise, seed=plan.arguments["seed"])
+    own = None if plan.trial_profile is None else load_profile(plan.trial_profile)
+    truth = latency_of(own or plan.profile, plan.arguments.get("pool_profiles") or {})
+    return SimulatedExecutor(truth, noise=plan.trial_noise, seed=plan.arguments["seed"], trial_profile=own)

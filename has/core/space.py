@@ -32,7 +32,10 @@ class AllocRanges(Noun):
 
 
 class TpRanges(Noun):
-    """Tensor parallelism to choose from, per stage; e_pd and monolithic use the decode list."""
+    """Tensor parallelism to choose from, per stage; e_pd and monolithic use the decode list.
+
+    A stage that was not set (`model_fields_set`) is searched at its profile's (`has.search.parallelism`).
+    """
 
     encode: Annotated[tuple[Literal[1], ...], Field(strict=False, min_length=1)] = (1,)
     prefill: TpChoices = (1,)

@@ -23,4 +23,7 @@ def load_space(path: str | Path) -> SearchSpace:
 
 def save_space(space: SearchSpace, path: str | Path) -> None:
     """Write it; atomic."""
-    write_atomic(path, dump_yaml(short(prune(space.model_dump(mode="python")))))
+    fields = space.model_dump(mode="python")
+    # Left out it means the profile's, not the default.
+    fields["tensor_parallel"] = space.tensor_parallel.model_dump(mode="python", exclude_unset=True)
+    write_atomic(path, dump_yaml(short(prune(fields))))

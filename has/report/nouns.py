@@ -194,6 +194,13 @@ def _weight(share: float) -> str:
     return percent(share, 0 if share >= 0.01 or share == 0 else 2)
 
 
+def _tp_words(space: SearchSpace, stage: str) -> str:
+    tp = space.tensor_parallel
+    if stage != "encode" and stage not in tp.model_fields_set:
+        return "the profile's"
+    return ", ".join(map(str, getattr(tp, stage)))
+
+
 def describe_space(space: SearchSpace) -> Document:
     """What may be proposed."""
     alloc = [
@@ -204,10 +211,7 @@ def describe_space(space: SearchSpace) -> Document:
     rows: list[tuple[str, Any]] = [
         ("topologies", ", ".join(space.topologies)),
         *((f"alloc.{pool}", words) for pool, words in alloc),
-        *(
-            (f"tensor_parallel.{s}", ", ".join(map(str, getattr(space.tensor_parallel, s))))
-            for s in ("encode", "prefill", "decode")
-        ),
+        *((f"tensor_parallel.{s}", _tp_words(space, s)) for s in ("encode", "prefill", "decode")),
         ("encode_batch (B)", ", ".join(map(str, space.encode_batch))),
         (
             "prefill_offload (s)",

@@ -28,7 +28,8 @@ from has.report.landscape import REQUESTS as LANDSCAPE_REQUESTS
 from has.report.landscape import Landscape, landscape
 from has.report.run import Run
 from has.search.factors import FACTORS
-from has.search.journal import Inputs, read_all_inputs, trial_from_line
+from has.search.inputs import Inputs
+from has.search.journal import read_all_inputs, trial_from_line
 from has.search.length import MOST, SPAN, requests_lasting
 from has.search.objective import Objective
 from has.search.predict import Predictor, scaled

@@ -272,7 +272,7 @@ def _reproduce(run: Run) -> Section:
 
 
 GIVEN_AGAIN = ("--baseline", "--trial-profile", "--trial-noise")
-"""Options of a search that its folder keeps no copy of."""
+"""Options of a search that the line of its evidence leaves out."""
 
 
 def _given_again(command: Sequence[Any]) -> list[str]:

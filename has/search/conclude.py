@@ -24,8 +24,8 @@ from has.search.confirm import Choice, confirm, finalists, objective_of
 from has.search.evidence import WITHIN_PERCENT, evidence
 from has.search.floors import Floor, floors
 from has.search.journal import Journal, RunFolder, pruned_rows, trial_rows
-from has.search.length import COARSE_SPAN, PROMISE_MOST, TRIAL_SPAN, requests_lasting
 from has.search.lattice import lattice
+from has.search.length import COARSE_SPAN, PROMISE_MOST, TRIAL_SPAN, requests_lasting
 from has.search.loop import Loop
 from has.search.objective import tied
 from has.search.outcome import Baseline, Outcome

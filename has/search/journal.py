@@ -12,51 +12,35 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import itertools
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from has.core.deployment import Deployment
-from has.core.noun import Noun
 from has.core.profile import Profile
 from has.core.space import SearchSpace
 from has.core.trial import Trial, TrialState
 from has.core.workload import Workload
 from has.errors import InputError, RunError
 from has.files.atomic import clear_temporaries, write_atomic
+from has.files.deployment import load_deployment
 from has.files.folders import make_folder
 from has.files.jsonl import append_line, read_lines
 from has.files.names import did_you_mean
-from has.files.profile import load_profile, save_profile
-from has.files.reading import alike, existing
-from has.files.space import load_space, save_space
+from has.files.profile import load_profile
+from has.files.reading import alike
+from has.files.space import load_space
 from has.files.validate import validate
-from has.files.workload import load_workload, save_workload
+from has.files.workload import load_workload
+from has.search.inputs import TRIAL_PROFILE, baseline_file
+from has.search.inputs import Inputs as Inputs
 from has.search.pools import POOL_NAMES
 
 MANIFEST = "manifest.json"
-
-
-def digest(value: Any) -> str:
-    """Sixteen hexadecimal digits that change when a noun, or plain data, does."""
-    if isinstance(value, Noun):
-        value = value.model_dump(mode="json", exclude_none=True)
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def file_digest(path: str) -> str:
-    """The like of a file's bytes. InputError where it cannot be read."""
-    try:
-        with existing(path).open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
 
 
 def trial_to_line(trial: Trial) -> dict[str, Any]:
@@ -156,37 +140,6 @@ class Journal:
         self._trials.append(trial)
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a run is given, and keeps copies of. `pool_profiles` by pool, where GPUs differ from `profile`'s."""
-
-    profile: Profile
-    workloads: tuple[Workload, ...]
-    space: SearchSpace
-    pool_profiles: Mapping[str, Profile] = field(default_factory=dict)
-
-    @property
-    def digests(self) -> dict[str, Any]:
-        """By the names of the files that keep them, without their endings; `traces`, of which no copy is kept, by
-        their paths. InputError where a trace cannot be read."""
-        named = {"profile": self.profile, "workload": self.workloads[0], "space": self.space}
-        named |= {f"profile-{pool}": profile for pool, profile in self.pool_profiles.items()}
-        named |= {f"workload-{n}": workload for n, workload in enumerate(self.workloads[1:], 2)}
-        found: dict[str, Any] = {name: digest(value) for name, value in named.items()}
-        traces = sorted({w.arrivals.file for w in self.workloads if w.arrivals.file is not None})
-        if traces:
-            found["traces"] = {path: file_digest(path) for path in traces}
-        return found
-
-    def save(self, folder: Path) -> None:
-        save_profile(self.profile, folder / "profile.parquet")
-        for pool, profile in self.pool_profiles.items():
-            save_profile(profile, folder / f"profile-{pool}.parquet")
-        for n, workload in enumerate(self.workloads, 1):
-            save_workload(workload, folder / ("workload.yaml" if n == 1 else f"workload-{n}.yaml"))
-        save_space(self.space, folder / "space.yaml")
-
-
 class RunFolder:
     """`results/<run>/` as has explain, report and resume expect it; None keeps nothing."""
 
@@ -230,8 +183,10 @@ class RunFolder:
             _same_question(old, manifest, str(path))
             # What is asked now is what a search that goes on from here is asked.
             now = {**old["question"], **{key: manifest["question"][key] for key in MAY_CHANGE}}
-            if now != old["question"]:
-                _write_manifest(path, {**old, "question": now})
+            digests = {**old["digests"], "baselines": manifest["digests"]["baselines"]}
+            if now != old["question"] or digests != old["digests"]:
+                inputs.save_baselines(self.path)
+                _write_manifest(path, {**old, "question": now, "digests": digests})
             # Optuna's own lock on its log would outlive a kill; nobody else can hold it now.
             for stale in self.path.glob("optuna.log.lock*"):
                 stale.unlink(missing_ok=True)
@@ -305,8 +260,18 @@ def read_pool_profiles(folder: Path) -> dict[str, Profile]:
 def read_all_inputs(folder: Path) -> Inputs:
     """The copies a run keeps of everything it was given."""
     profile, workload, space = read_inputs(folder)
-    further = map(load_workload, further_workloads(folder))
-    return Inputs(profile, (workload, *further), space, read_pool_profiles(folder))
+    names = read_manifest(folder).get("digests", {}).get("baselines", {})
+    copies = {name: folder / baseline_file(n) for n, name in enumerate(names, 1)}
+    baselines = {name: load_deployment(path) for name, path in copies.items() if path.is_file()}
+    truth = folder / TRIAL_PROFILE
+    return Inputs(
+        profile,
+        (workload, *map(load_workload, further_workloads(folder))),
+        space,
+        read_pool_profiles(folder),
+        baselines,
+        load_profile(truth) if truth.is_file() else None,
+    )
 
 
 def further_workloads(folder: Path) -> list[Path]:
@@ -333,16 +298,23 @@ _ELSE = {"traces": "a trace is not what it was when the run in this folder began
 def _same_question(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> None:
     for part in ("question", "digests"):
         before, now = old.get(part, {}), json.loads(json.dumps(new[part], default=str))
-        for key in now:
-            if key not in MAY_CHANGE and before.get(key) != now[key]:
+        for key in {**now, **before}:
+            if key not in MAY_CHANGE and not _still(key, before.get(key), now.get(key)):
                 raise InputError(
                     _ELSE.get(key, "the run in this folder was asked something else"),
                     where=where,
                     field=f"{part}.{key}",
-                    value=now[key],
+                    value=now.get(key),
                     allowed=str(before.get(key)),
                     mend="resume with the same inputs, or start a new run",
                 )
+
+
+def _still(key: str, before: Any, now: Any) -> bool:
+    """Whether a part is what it was; to the baselines, which are scored apart, others may be added."""
+    if key == "baselines":
+        return (before or {}).items() <= (now or {}).items()
+    return bool(before == now)
 
 
 def pruned_rows(cuts: Sequence[Any]) -> list[dict[str, Any]]:

@@ -17,9 +17,11 @@ from has.search.arguments import check
 from has.search.budgets import look
 from has.search.conclude import conclude, score_own
 from has.search.events import Callbacks
-from has.search.journal import Inputs, RunFolder, read_all_inputs, read_manifest
+from has.search.inputs import Inputs
+from has.search.journal import RunFolder, read_all_inputs, read_manifest
 from has.search.objective import ObjectiveName
 from has.search.outcome import Outcome
+from has.search.parallelism import at_profiles
 from has.search.pools import latency_of
 from has.search.predict import Predictor
 from has.search.prune import only_possible
@@ -71,7 +73,7 @@ def search(
     workload    several: the one that a deployment serves worst counts; rates and arrivals not given
                 are the first one's
     pool_profiles  of pools whose GPUs are not those of `profile`, by pool
-    space       what may be proposed (default: everything)
+    space       what may be proposed (default: everything); tensor parallelism it leaves out is the profiles'
     executor    runs the trials (default: the simulator on this very profile)
     trials      budget (12 live, 40 simulated; the sampler grid: all that is left)
     rate        requests per second in force; several: the worst case counts
@@ -113,10 +115,13 @@ def search(
     )
     question |= {"sampler": sampler, "prune": prune}
     question["settings"] = dict(settings or {})
-    space = space or SearchSpace(version=1)
+    space = at_profiles(space or SearchSpace(version=1), profile, pools)
     own = load_baselines(baselines)
-    inputs = Inputs(profile, workloads, space, pools)
-    digests = {**inputs.digests, "baselines": {name: d.digest() for name, d in own.items()}}
+    # Trials on a truth of their own: a run that is gone on with must not mix it with another.
+    if noise := getattr(runner, "noise", 0.0):
+        question["trial_noise"] = noise
+    inputs = Inputs(profile, workloads, space, pools, own, getattr(runner, "trial_profile", None))
+    digests = inputs.digests
     where = resume if resume is not None else run_dir
     folder = RunFolder(None if where is None else Path(where))
     try:
@@ -130,8 +135,8 @@ def search(
 
 
 def resume_inputs(run_dir: str | Path) -> dict[str, Any]:
-    """Arguments for `search` to go on with a run: everything but the executor (whose kind is `on`),
-    the user's baselines and the callbacks. InputError if the folder holds no run."""
+    """Arguments for `search` to go on with a run: everything but the executor (whose kind is `on`)
+    and the callbacks. InputError if the folder holds no run."""
     folder = Path(run_dir)
     question = read_manifest(folder)["question"]
     inputs = read_all_inputs(folder)
@@ -150,6 +155,7 @@ def resume_inputs(run_dir: str | Path) -> dict[str, Any]:
         "attainment": slo["attainment"],
         "sampler": question["sampler"],
         "prune": question["prune"],
+        "baselines": inputs.baselines,
         "price": question["price"],
         "requests": question["requests"],
         "seed": question["seed"],

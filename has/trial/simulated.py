@@ -27,12 +27,19 @@ class SimulatedExecutor:
     seed   of the noise. A trial's factor depends on the seed, the deployment, the requests and
            how often it was tried with them before, so that a repeat differs and a rerun of the whole does not.
     parallel  trials that may be simulated side by side, each on a core of its own
+    trial_profile  what the latencies are of where that is not the planner's profile; a run keeps a copy of it
     """
 
     live = False
 
     def __init__(
-        self, profile: Profile | LatencyModel, *, noise: float = 0.0, seed: int = 0, parallel: int = 1
+        self,
+        profile: Profile | LatencyModel,
+        *,
+        noise: float = 0.0,
+        seed: int = 0,
+        parallel: int = 1,
+        trial_profile: Profile | None = None,
     ) -> None:
         if not (math.isfinite(noise) and 0 <= noise <= 1):
             raise InputError(
@@ -53,7 +60,8 @@ class SimulatedExecutor:
         self.parallel = parallel
         self._latency = Simulator(profile).latency
         self._own = threading.local()  # a simulator keeps memory between runs, so each thread has one
-        self._noise = noise
+        self.noise = noise
+        self.trial_profile = trial_profile
         self._seed = seed
         self._tried: dict[tuple[str, float | None, int], int] = {}
         self._counting = threading.Lock()
@@ -86,10 +94,10 @@ class SimulatedExecutor:
         key = (plan.deployment.digest(), plan.rate, listed)
         with self._counting:
             count = self._tried[key] = self._tried.get(key, 0) + 1
-        if self._noise == 0:
+        if self.noise == 0:
             return 1.0
         words = [self._seed, int(key[0], 16), count, round((plan.rate or 0.0) * 1e6), listed]
-        return float(np.exp(self._noise * np.random.default_rng(words).standard_normal()))
+        return float(np.exp(self.noise * np.random.default_rng(words).standard_normal()))
 
 
 def noisy(shown: dict[str, Any], factor: float) -> dict[str, Any]:

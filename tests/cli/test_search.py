@@ -174,6 +174,80 @@ def test_what_a_resumed_run_may_not_change(has, finished) -> None:  # type: igno
         assert option[0] in said.err
 
 
+ASKED_ONCE = {
+    "gpus": "8",
+    "model": "tiny-image",
+    "device": "cpu",
+    "profile": "p.csv",
+    "pool_profile": "encode=p.csv",
+    "workload": "w.yaml",
+    "space": "small.yaml",
+    "rate": "4",
+    "ttft_ms": "400",
+    "tpot_ms": "50",
+    "attainment": "0.9",
+    "objective": "goodput",
+    "on": "simulated",
+    "sampler": "random",
+    "no_prune": None,
+    "price": "2",
+    "trial_profile": "p.csv",
+    "trial_noise": "0.1",
+    "requests": "100",
+    "run": "x",
+    "seed": "1",
+}
+"""Every option that a run remembers, with a value."""
+OF_THE_ANSWER = {"resume", "json", "quiet"}
+
+
+def test_every_option_is_remembered_or_may_change_or_asks_nothing(has, finished) -> None:  # type: ignore[no-untyped-def]
+    from inspect import signature
+
+    from has.cli.search import command
+    from has.cli.search_plan import MAY_CHANGE
+
+    options = set(signature(command).parameters)
+    assert options == {*ASKED_ONCE, *MAY_CHANGE, *OF_THE_ANSWER}
+    for name, value in ASKED_ONCE.items():
+        option = f"--{name.replace('_', '-')}"
+        said = has("search", "--resume", "run", option, *([] if value is None else [value]))
+        assert (said.status, option in said.err) == (2, True), said.err
+        assert "--trials, --baseline, --out" in said.err
+
+
+def test_a_bare_resume_runs_on_the_same_truth_against_the_same_baselines(has, small) -> None:  # type: ignore[no-untyped-def]
+    Path("truth.csv").write_text(Path("p.csv").read_text().replace("0.05", "0.09"))
+    shutil.copy("p.json", "truth.json")
+    other = Path("d.yaml").read_text().replace("gpus: 8", "gpus: 4")
+    Path("own.yaml").write_text(
+        other.replace("{encode: 2, prefill: 2, decode: 4}", "{encode: 1, prefill: 1, decode: 2}")
+    )
+    truth = ("--trial-profile", "truth.csv", "--trial-noise", "0.05", "--baseline", "own.yaml")
+    first = has(*SEARCH, *truth, "--run", "run", "--json")
+    assert first.status == 0, first.err
+    lines = Path("run/trials.jsonl").read_bytes()
+    for left in ("truth.csv", "truth.json", "own.yaml"):
+        Path(left).unlink()
+    Path("run/trials.jsonl").write_bytes(lines[: lines.index(b"\n") + 1])
+    again = has("search", "--resume", "run", "--json")
+    assert again.status == 0, again.err
+    for part in ("figures", "objective", "baselines", "confidence"):
+        assert again.json[part] == first.json[part]
+    for line, before in zip(
+        Path("run/trials.jsonl").read_bytes().splitlines(), lines.splitlines(), strict=True
+    ):
+        assert json.loads(line)["figures"] == json.loads(before)["figures"]
+
+    Path("more.yaml").write_text(
+        other.replace("{encode: 2, prefill: 2, decode: 4}", "{encode: 2, prefill: 1, decode: 1}")
+    )
+    assert {"own.yaml", "more.yaml"} <= set(
+        has("search", "--resume", "run", "--baseline", "more.yaml", "--json").json["baselines"]
+    )
+    assert {"own.yaml", "more.yaml"} <= set(has("search", "--resume", "run", "--json").json["baselines"])
+
+
 def test_a_run_folder_is_not_overwritten(has, finished) -> None:  # type: ignore[no-untyped-def]
     said = has(*SEARCH, "--run", "run")
     assert said.status == 2
