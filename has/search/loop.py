@@ -342,7 +342,7 @@ class Loop:
         `predictor`: a twin of the calibrated one, in a thread. Raises InputError where a size lies beyond the profile's reach.
         """
         calibrated = self.ensemble.central if predictor is None else predictor
-        limit = self.uncalibrated.limit_of(deployment)
+        limit = calibrated.limit_of(deployment)
         return calibrated.score_deployment(deployment, requests, limit, upper=upper).value
 
     @property

@@ -91,10 +91,13 @@ class Objective:
         grid: float = GRID,
         refined: float = REFINED,
         lower: float = 0.0,
+        most: float = 0.0,
     ) -> Score:
-        """The score of the deployment that `run` runs; `upper` bounds what it could carry (max-rate)."""
+        """The score of the deployment that `run` runs; `upper` bounds what it could carry, `most` how far that is
+        doubted (max-rate)."""
         if self.name == "max-rate":
-            return largest_rate(run, upper, self.slo.attainment, grid=grid, refined=refined, lower=lower)
+            target = self.slo.attainment
+            return largest_rate(run, upper, target, grid=grid, refined=refined, lower=lower, most=most)
         points = [run(rate) for rate in self.rates]
         if self.name == "cost":
             worst = min(points, key=lambda p: p.attainment)
@@ -147,12 +150,20 @@ def gpus_of(point: Candidate | Deployment) -> list[tuple[str, int]]:
 
 
 def largest_rate(
-    run: Run, upper: float, target: float, *, grid: float = GRID, refined: float = REFINED, lower: float = 0.0
+    run: Run,
+    upper: float,
+    target: float,
+    *,
+    grid: float = GRID,
+    refined: float = REFINED,
+    lower: float = 0.0,
+    most: float = 0.0,
 ) -> Score:
     """Scan down from `ABOVE`·`upper` to the first rate that meets `target`, then halve to `refined`.
 
     Attainment is not monotone in the rate (a gap rule starves at low load), so the scan comes from
-    above. Below `lower` it gives up: value 0, with the best point it saw.
+    above. Below `lower` it gives up: value 0, with the best point it saw. Where the first rate meets the target
+    the bound was too low, and the scan goes up from there, as far as `most`.
     """
     least = max(lower, upper * 0.02)
     rate, missed = ABOVE * upper, None
@@ -167,6 +178,12 @@ def largest_rate(
         rate *= 1 - grid
         if rate < least:
             return Score(0.0, best, feasible=False)
+    while missed is None and rate * (1 + 2 * grid) <= most:
+        tried = run(rate * (1 + 2 * grid))
+        if tried.attainment >= target:
+            rate, point = rate * (1 + 2 * grid), tried
+        else:
+            missed = rate * (1 + 2 * grid)
     if missed is not None:
         while missed - rate > refined * rate:
             middle = (missed + rate) / 2

@@ -13,6 +13,7 @@ from typing import Any
 from has.core.deployment import Deployment
 from has.core.requests import Requests
 from has.core.trial import Executor, Figures, Outcome, Trial, TrialPlan, TrialState
+from has.search.length import COARSE_SPAN
 from has.search.objective import Objective, Point, Score
 from has.search.problem import Problem, warmup_s
 from has.search.watch import Watch
@@ -90,10 +91,16 @@ class Trials:
                 met = point.attainment >= objective.slo.attainment
                 score = Score(point.goodput_rps, point, met)
                 return Measured(TrialState.COMPLETE, score, point.goodput_rps, point, None, self._own.told)
-            score = objective.score(lambda rate: self._point(deployment, rate), upper)
+            score = objective.score(lambda rate: self._point(deployment, rate), upper, most=self._most)
         except _Ended as end:
             return self._ended(end)
         return Measured(TrialState.COMPLETE, score, score.value, score.point, None, self._own.told)
+
+    @property
+    def _most(self) -> float:
+        """The rate up to which a bound is doubted: stages may be faster than the profile says, and beyond it the
+        list is over before slow overload shows."""
+        return len(self.requests) / (COARSE_SPAN * self.problem.slo.ttft_s)
 
     def once(self, deployment: Deployment, rate: float, requests: Requests) -> Outcome:
         """One run at `rate` of requests that arrive at it, without early end; of several workloads the

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from has.core.space import SearchSpace
+from has.latency.lookup import LatencyModel
 from has.search.length import COARSE_SPAN
 from has.search.problem import WARM_UP
 from has.search.run import search
+from has.search.simulated import ModelExecutor
 from has.sim.run import simulate
 from tests.search.small import make_profile, make_workload
 
@@ -36,3 +42,16 @@ def test_confirmations_of_a_high_rate_last() -> None:
     for told in evidence["confirmations"]:
         lasts_s = told["requests"] / (1 - WARM_UP) / told["rate"]
         assert lasts_s > 0.95 * COARSE_SPAN * outcome.best.slo.ttft_s
+
+
+def test_trials_that_are_faster_than_the_profile_are_not_held_to_its_bounds() -> None:
+    """Of stages that take half as long a profile's capacities say half of what is carried."""
+    planned, true = make_profile(), make_profile(factors=dict.fromkeys(("encode", "prefill", "decode"), 0.5))
+    space = SearchSpace.model_validate({"version": 1, "encode_batch": [1], "prefill_offload": {"step": 0.5}})
+    asked: dict[str, Any] = {"gpus": 3, "workload": make_workload(), "space": space, "seed": 0}
+    shown = {t.deployment.label: t.objective for t in search(profile=true, **asked, trials=6).trials}
+    executor = ModelExecutor(LatencyModel.from_profile(true))
+    found = search(profile=planned, **asked, executor=executor, trials=6)
+    same = {t.deployment.label: t.objective for t in found.trials if t.deployment.label in shown}
+    assert len(same) > 3
+    assert same == pytest.approx({label: shown[label] for label in same}, rel=0.02)
