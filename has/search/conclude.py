@@ -101,13 +101,16 @@ def conclude(
         live=asked.live,
     )
     feasible = loop.feasible(choice.candidate) and choice.candidate not in fading
-    scored = {
-        **_scored_baselines(loop, baselines, asked),
-        **{
-            n: _baseline(loop, d, t, t.objective if t.state == TrialState.COMPLETE else None)
-            for n, (d, t) in own.items()
+    scored = _held(
+        loop,
+        {
+            **_scored_baselines(loop, baselines, asked),
+            **{
+                n: _baseline(loop, d, t, t.objective if t.state == TrialState.COMPLETE else None)
+                for n, (d, t) in own.items()
+            },
         },
-    }
+    )
     sure = {
         "within_percent": WITHIN_PERCENT,
         "probability": confidence(loop, choice.candidate),
@@ -201,12 +204,25 @@ def _why_none(name: str, loop: Loop, asked: Asked) -> str:
 def _baseline(loop: Loop, deployment: Deployment, trial: Trial, measured: float | None) -> Baseline:
     source: Literal["measured", "predicted"] = "predicted" if measured is None else "measured"
     value = loop.predicted_value(deployment) if measured is None else measured
-    held = None if value is None else sustained(loop, [(deployment, value)])[0]
-    held = None if held is None else sustained(loop, [(deployment, held)], promised=True)[0]
     reason = trial.reason
     if loop.problem.objective.name == "cost" and (misses := _misses(loop, deployment, trial)) is not None:
-        held, reason = None, misses  # what does not do the work is not cheap
-    return Baseline(deployment, trial.figures, held, reason, source, trial.rate)
+        value, reason = None, misses  # what does not do the work is not cheap
+    return Baseline(deployment, trial.figures, value, reason, source, trial.rate)
+
+
+def _held(loop: Loop, baselines: Mapping[str, Baseline]) -> dict[str, Baseline]:
+    """Baselines by what lasts of them, as the answer is: all on one list, side by side."""
+    named = [
+        (name, b.deployment, b.objective)
+        for name, b in baselines.items()
+        if b.deployment is not None and b.objective is not None
+    ]
+    rates = [rate for _, _, rate in named]
+    for promised in (False, True):
+        values = [(deployment, rate) for (_, deployment, _), rate in zip(named, rates, strict=True)]
+        rates = sustained(loop, values, promised=promised)
+    lasting = {name: rate for (name, _, _), rate in zip(named, rates, strict=True)}
+    return {name: replace(b, objective=lasting.get(name, b.objective)) for name, b in baselines.items()}
 
 
 def _misses(loop: Loop, deployment: Deployment, trial: Trial) -> str | None:

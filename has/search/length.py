@@ -12,7 +12,7 @@ import math
 
 SPAN = 150.0
 """TTFT bounds of traffic that what could be the answer is held to: a load that is .7 % too high already fails there."""
-PROMISE_SPAN, PROMISE_MOST = 600.0, 1_000_000
+PROMISE_SPAN, PROMISE_MOST = 400.0, 1_000_000
 """Of traffic that a rate is held to before it is written, and its requests at the most: a thousand GPUs see half a
 minute of it, and burst upon burst of a small cluster average out."""
 TRIAL_SPAN = 50.0

@@ -9,17 +9,10 @@ import torch
 
 from has.device.base import Span, Work
 from has.profiler.cuda_mps import Share
+from tests.profiler.cuda_fake import FACTS
 
 SMS = 132
 MOST_ROWS = 8192
-FACTS = {
-    "media_unit": 4,
-    "weights_bytes": {"encoder": 10, "lm": 20},
-    "kv_bytes_per_token": 57344,
-    "kv_heads": 4,
-    "embedding_bytes_per_token": 16,
-    "dtype": "bfloat16",
-}
 
 
 def sms_of(percent: float) -> int:
