@@ -131,7 +131,8 @@ def calibration(runs: pd.DataFrame, *, tuned: bool) -> str:
 
 def _sure(runs: pd.DataFrame, *, tuned: bool) -> pd.DataFrame:
     of_auto = (runs["strategy"] == "auto") & (runs["bias"].isin(TUNED) == tuned)
-    return runs[of_auto & runs["sure"].notna() & runs["trial"].isin(SURE_AFTER)]
+    told = runs[of_auto & runs["sure"].notna() & runs["trial"].isin(SURE_AFTER)]
+    return told.astype({"sure": float})  # an object where others, which say nothing, come beside
 
 
 def platt(said: np.ndarray, was: np.ndarray) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.search.__main__ import main
 from benchmarks.search.problems import LEAST, Cell, World
 from benchmarks.search.strategies import closed_form
-from benchmarks.search.summary import per_run, platt
+from benchmarks.search.summary import SURE_AFTER, calibration, per_run, platt
 from has.search.confidence import corrected
 
 
@@ -78,3 +78,24 @@ def test_what_a_search_says_of_itself_keeps_the_order_and_is_never_certain() -> 
     assert len(set(said)) == len(said)
     assert said[0] > 0
     assert said[-1] < 1
+
+
+def test_how_sure_a_search_was_is_told_beside_strategies_that_say_nothing() -> None:
+    """Their tables have no numbers in that column, which makes it one of objects."""
+    rows = [
+        {
+            "strategy": strategy,
+            "bias": bias,
+            "trial": trial,
+            "sure": 0.5 + 0.4 * (trial % 2) if strategy == "auto" else None,
+            "recommended_regret": 0.02 * (trial % 3),
+        }
+        for strategy in ("auto", "random")
+        for bias in range(10)
+        for trial in SURE_AFTER
+        for _ in range(40)
+    ]
+    runs = pd.DataFrame(rows).astype({"sure": object})
+    for tuned in (True, False):
+        assert "said to be within 3 %" in calibration(runs, tuned=tuned)
+    assert "these runs alone give" in calibration(runs, tuned=True)
